@@ -1,0 +1,18 @@
+"""What a network is: capture, the op table, layers, alignment of several networks."""
+
+from pamerge.graph.capture import capture
+from pamerge.graph.layer_graph import LayerGraph, Node
+from pamerge.graph.layering import layers
+from pamerge.graph.ops import joins_channels, keeps_channels, known_ops, mixes_output, register_op
+
+__all__ = [
+    "LayerGraph",
+    "Node",
+    "capture",
+    "joins_channels",
+    "keeps_channels",
+    "known_ops",
+    "layers",
+    "mixes_output",
+    "register_op",
+]

@@ -1,0 +1,130 @@
+"""Blocks are ordinary modules: this makes them, and the functions between them, from a node's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pamerge.graph.layer_graph import Node
+from pamerge.graph.ops import fill_template, resolve_op
+from pamerge.network.layout import BlockLayout
+
+_CONV = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_CONV_TRANSPOSE = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+_BATCH_NORM = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_INSTANCE_NORM = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
+
+BLOCK_OPS = {"conv", "conv_transpose", "linear", "depthwise", "batch_norm", "instance_norm", "prelu", "scale", "shift"}
+FUNCTION_OPS = {"reshape", "expand", "dropout"}
+
+
+class ChannelScale(nn.Module):
+    """Multiplies each channel by a number of its own (layer scale; division by constants)."""
+
+    weight: Tensor
+
+    def __init__(self, features: int, learned: bool) -> None:
+        super().__init__()
+        _register_weight(self, torch.ones(features), learned)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The scaled tensor."""
+        return x * self.weight.view(-1, *[1] * (x.dim() - 2))
+
+
+class ChannelShift(nn.Module):
+    """Adds to each channel a number of its own."""
+
+    weight: Tensor
+
+    def __init__(self, features: int, learned: bool) -> None:
+        super().__init__()
+        _register_weight(self, torch.zeros(features), learned)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The shifted tensor."""
+        return x + self.weight.view(-1, *[1] * (x.dim() - 2))
+
+
+def _register_weight(module: nn.Module, weight: Tensor, learned: bool) -> None:
+    if learned:
+        module.register_parameter("weight", nn.Parameter(weight))
+    else:
+        module.register_buffer("weight", weight)
+
+
+def make_block(layout: BlockLayout) -> nn.Module:
+    """An uninitialised module (on the meta device) for a block; its tensors are put in by the caller."""
+    node, settings = layout.node, layout.node.settings
+    inputs, outputs = len(layout.inputs) * layout.input_width, len(layout.outputs) * node.width
+    rank = len(node.space)
+    with torch.device("meta"):
+        match node.op:
+            case "conv":
+                return _CONV[rank](inputs, outputs, **_geometry(settings))
+            case "depthwise":
+                return _CONV[rank](inputs, outputs, groups=inputs, **_geometry(settings))
+            case "conv_transpose":
+                extra = {"output_padding": tuple(settings["output_padding"])}
+                return _CONV_TRANSPOSE[rank](inputs, outputs, **extra, **_geometry(settings))
+            case "linear":
+                return nn.Linear(inputs, outputs, bias=settings["bias"])
+            case "batch_norm":
+                return _BATCH_NORM[rank](
+                    outputs, eps=settings["eps"], momentum=settings["momentum"], affine=settings["affine"]
+                )
+            case "instance_norm":
+                return _INSTANCE_NORM[rank](outputs, eps=settings["eps"], affine=settings["affine"])
+            case "prelu":
+                return nn.PReLU(outputs)
+            case "scale":
+                return ChannelScale(outputs, settings["learned"])
+            case "shift":
+                return ChannelShift(outputs, settings["learned"])
+    raise ValueError(f"no block for {node.op}")
+
+
+def _geometry(settings: Any) -> dict[str, Any]:
+    padding = settings["padding"]
+    return {
+        "kernel_size": tuple(settings["kernel"]),
+        "stride": tuple(settings["stride"]),
+        "padding": padding if isinstance(padding, str) else tuple(padding),
+        "dilation": tuple(settings["dilation"]),
+        "bias": settings["bias"],
+    }
+
+
+def make_function(node: Node) -> Callable[[Sequence[Tensor], bool], Tensor]:
+    """What a node without parameters computes: ``function(inputs, training)``."""
+    settings = node.settings
+    if node.op == "reshape":
+        if node.kind == "whole":
+            whole = tuple(settings["shape"])
+            return lambda inputs, training: inputs[0].reshape(len(inputs[0]), *whole)
+        space = tuple(settings["space"])
+        # -1 stands for the channels of the piece times their width: whatever a group's size, the space is known
+        return lambda inputs, training: inputs[0].reshape(len(inputs[0]), -1, *space)
+    if node.op == "expand":
+        space = tuple(settings["space"])
+        return lambda inputs, training: inputs[0].expand(-1, -1, *space)
+    if node.op == "dropout":
+        drop = F.feature_dropout if settings["feature"] else F.dropout
+        p = settings["p"]
+        return lambda inputs, training: drop(inputs[0], p, training)
+    call, template = resolve_op(node.op), settings["args"]
+    first_only = _returns_tuple(node.op)
+    if template == [{"input": 0}] and not first_only:
+        return lambda inputs, training: call(inputs[0])
+    if first_only:
+        return lambda inputs, training: call(*fill_template(template, inputs))[0]
+    return lambda inputs, training: call(*fill_template(template, inputs))
+
+
+def _returns_tuple(op: str) -> bool:
+    returns = resolve_op(op)._schema.returns  # type: ignore[attr-defined]
+    return len(returns) > 1
