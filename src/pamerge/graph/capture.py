@@ -229,9 +229,11 @@ class _Capture:
         return roots
 
     def _unite(self, left: Channels, right: Channels) -> None:
-        for a, b in zip(left, right, strict=True):
-            root_a, root_b = self._find(np.array([a, b]))
-            self.same_as[max(root_a, root_b)] = min(root_a, root_b)
+        while True:
+            roots = self._find(left), self._find(right)
+            if np.array_equal(*roots):
+                return
+            self.same_as[np.maximum(*roots)] = np.minimum(*roots)
 
     def _fail(self, fx_node: FxNode, reason: str) -> None:
         path, line = _where(fx_node)

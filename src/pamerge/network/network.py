@@ -14,7 +14,7 @@ from pamerge.errors import PamergeError
 from pamerge.network.blocks import make_block
 from pamerge.network.cost import Convention, Spaces, block_flops, block_parameters, measured_spaces
 from pamerge.network.layout import BlockLayout, Transfer, block_layouts, transfer
-from pamerge.network.program import JunctionHook, Program
+from pamerge.network.program import Compiled, Compiler, JunctionHook, Program
 from pamerge.network.repair import repair
 from pamerge.network.structure import Proposal, Structure, groups_of, junction_names, tighten, unsupplied
 from pamerge.tasks import TaskSet, resolve_tasks
@@ -70,6 +70,7 @@ class MultitaskNetwork(nn.Module):
         self._layouts = block_layouts(structure)
         self.blocks = nn.ModuleDict({key: _filled(layout, tensors[key]) for key, layout in self._layouts.items()})
         self.merging: Any = None
+        self._compiled: dict[bool, Compiled] = {}
         self._programs: dict[tuple[TaskSet, bool], Program] = {}
         self._accepted = {self.input_size}
         self.eval()
@@ -100,9 +101,11 @@ class MultitaskNetwork(nn.Module):
         return Subnet(self, resolve_tasks(tasks, self.tasks))
 
     def _program(self, tasks: TaskSet, observed: bool = False) -> Program:
+        if observed not in self._compiled:
+            self._compiled[observed] = Compiler(self._structure, observed).compile()
         key = (tasks, observed)
         if key not in self._programs:
-            self._programs[key] = Program(self._structure, tasks, observed)
+            self._programs[key] = Program(self._compiled[observed], tasks)
         return self._programs[key]
 
     def _check_input(self, x: Tensor) -> None:
@@ -305,6 +308,7 @@ class MultitaskNetwork(nn.Module):
                 blocks[key].train(self.training)
         self._structure, self._layouts = structure, layouts
         self.blocks = nn.ModuleDict(blocks)
+        self._compiled.clear()
         self._programs.clear()
         return moving
 
@@ -318,7 +322,7 @@ class MultitaskNetwork(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Compiled programs are made anew in a copy."""
-        return {**super().__getstate__(), "_programs": {}}  # type: ignore[misc]
+        return {**super().__getstate__(), "_compiled": {}, "_programs": {}}  # type: ignore[misc]
 
 
 class Subnet(nn.Module):

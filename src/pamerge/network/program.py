@@ -67,6 +67,16 @@ class Where:
     positions: NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """The steps of a whole network, the register of each task's output, and the number of registers."""
+
+    structure: Structure
+    steps: list[Step]
+    outputs: Mapping[str, int]
+    registers: int
+
+
 class Compiler:
     """Turns a structure into steps for all tasks; ``observed`` puts a step at every junction where a hook can look in."""
 
@@ -81,8 +91,8 @@ class Compiler:
         self.gathers: dict[tuple[bytes, bytes, int], Step] = {}
         self.scatter = np.zeros((2, len(structure.origins)), dtype=np.int64)
 
-    def compile(self) -> tuple[list[Step], dict[str, int], int]:
-        """The steps, the register of each task's output, and the number of registers."""
+    def compile(self) -> Compiled:
+        """All steps of the network."""
         blocks: dict[str, list[BlockLayout]] = {}
         for layout in block_layouts(self.structure).values():
             blocks.setdefault(layout.node.name, []).append(layout)
@@ -99,7 +109,7 @@ class Compiler:
         for task, name in self.structure.outputs.items():
             node = self.structure.nodes[name]
             outputs[task] = self._read(name, node.channels, self.structure.mask([task]))
-        return self.steps, outputs, len(self.sizes)
+        return Compiled(self.structure, self.steps, outputs, len(self.sizes))
 
     def _compute(self, node: Node, blocks: list[BlockLayout]) -> None:
         found = []
@@ -199,11 +209,11 @@ class Compiler:
 class Program:
     """The steps that a subset of tasks needs, ready to run with a set of blocks."""
 
-    def __init__(self, structure: Structure, tasks: TaskSet, observed: bool = False) -> None:
-        steps, outputs, self.registers = Compiler(structure, observed).compile()
-        mask = structure.mask(tasks)
-        self.outputs = {task: outputs[task] for task in structure.tasks if task in tasks}
-        self.steps = [step for step in steps if step.need & mask]
+    def __init__(self, compiled: Compiled, tasks: TaskSet) -> None:
+        mask = compiled.structure.mask(tasks)
+        self.registers = compiled.registers
+        self.outputs = {task: register for task, register in compiled.outputs.items() if task in tasks}
+        self.steps = [step for step in compiled.steps if step.need & mask]
         last_use: dict[int, int] = {}
         for index, step in enumerate(self.steps):
             last_use.update(dict.fromkeys(step.inputs, index))
