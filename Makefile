@@ -9,7 +9,7 @@ demo: setup
 	$(BIN)/python -m pamerge.demo
 
 test: lint types
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 setup: $(VENV)/.installed
 

@@ -98,9 +98,7 @@ def make_celeba() -> Callable[..., Path]:
         (folder / "img_align_celeba").mkdir(parents=True)
         for i, name in enumerate(images):
             (folder / "img_align_celeba" / name).write_bytes(jpeg((10 * i, 0, 0), (178, 218)))
-        rows = [
-            f"{name} {'1' if i % 2 else '-1'} -1  1 {'-1' if i % 2 else '1'}" for i, name in enumerate(images)
-        ]
+        rows = [f"{name} {'1' if i % 2 else '-1'} -1  1 {'-1' if i % 2 else '1'}" for i, name in enumerate(images)]
         header = ["20", "5_o_Clock_Shadow Bald Young Male "]
         (folder / "list_attr_celeba.txt").write_text("\n".join([*header, *rows]) + "\n")
         if partition:

@@ -42,9 +42,7 @@ def read(folder: Path, tmp_path: Path) -> Callable[..., tuple[Crops, int]]:
 
     def read_and_count(crop: Crop = CROP, names: list[str] = NAMES) -> tuple[Crops, int]:
         calls: list[int] = []
-        crops = read_crops(
-            Folder(folder), names, crop, tmp_path / "cache", lambda done, _: calls.append(done)
-        )
+        crops = read_crops(Folder(folder), names, crop, tmp_path / "cache", lambda done, _: calls.append(done))
         return crops, len(calls)
 
     return read_and_count
@@ -203,9 +201,7 @@ def test_a_truncated_archive_is_refused(tmp_path: Path, make_lfw: Callable[..., 
     content = path.read_bytes()
     path.write_bytes(content[: round(share * len(content))])
     names = [f"A/A_{i:04d}.jpg" for i in range(1, 22)]
-    with pytest.raises(
-        FileFormatError, match=r"lfw-deepfunneled\.tgz is truncated or damaged.*Download it again"
-    ):
+    with pytest.raises(FileFormatError, match=r"lfw-deepfunneled\.tgz is truncated or damaged.*Download it again"):
         read_crops(Archive(path), names, Crop(150, 72), tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -19,15 +19,11 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def parts(splits: Splits) -> tuple[set[int], set[int], set[int]]:
-    train, validation, test = (
-        set(part.rows.tolist()) for part in (splits.train, splits.validation, splits.test)
-    )
+    train, validation, test = (set(part.rows.tolist()) for part in (splits.train, splits.validation, splits.test))
     return train, validation, test
 
 
-def test_lfw_is_read_from_the_archive_and_from_the_folder_alike(
-    tmp_path: Path, make_lfw: Callable[..., Path]
-) -> None:
+def test_lfw_is_read_from_the_archive_and_from_the_folder_alike(tmp_path: Path, make_lfw: Callable[..., Path]) -> None:
     packed = lfw(make_lfw(tmp_path / "packed", PEOPLE), generator=seeded())
     unpacked = lfw(make_lfw(tmp_path / "unpacked", PEOPLE, unpacked=True), generator=seeded())
     assert np.array_equal(packed.train.images, unpacked.train.images)
@@ -66,9 +62,7 @@ def test_the_generator_decides_who_is_in_which_part(tmp_path: Path, make_lfw: Ca
     assert parts(first) == parts(again) != parts(other)
 
 
-def test_a_quantile_is_taken_over_the_training_people_alone(
-    tmp_path: Path, make_lfw: Callable[..., Path]
-) -> None:
+def test_a_quantile_is_taken_over_the_training_people_alone(tmp_path: Path, make_lfw: Callable[..., Path]) -> None:
     folder = make_lfw(tmp_path / "lfw", PEOPLE)
     values = read_lfw_attributes(folder / "lfw_attributes.txt").values
     splits = lfw(folder, generator=seeded(), quantile=0.5)
@@ -143,9 +137,7 @@ def test_celeba_has_the_official_parts(tmp_path: Path, make_celeba: Callable[...
     assert abs(int(splits.test.images[19, 0].mean()) - 190) <= 2
 
 
-def test_celeba_without_official_parts_is_divided_at_random(
-    tmp_path: Path, make_celeba: Callable[..., Path]
-) -> None:
+def test_celeba_without_official_parts_is_divided_at_random(tmp_path: Path, make_celeba: Callable[..., Path]) -> None:
     folder = make_celeba(tmp_path, partition=False)
     splits = celeba(folder, generator=seeded())
     assert [len(part) for part in parts(splits)] == [14, 2, 4]
@@ -168,14 +160,10 @@ def test_celeba_reports_what_is_missing(tmp_path: Path, make_celeba: Callable[..
     assert (splits.report.missing, splits.report.corrupt) == (("000003.jpg",), ("000020.jpg",))
 
 
-def test_an_image_that_no_part_is_named_for_is_an_error(
-    tmp_path: Path, make_celeba: Callable[..., Path]
-) -> None:
+def test_an_image_that_no_part_is_named_for_is_an_error(tmp_path: Path, make_celeba: Callable[..., Path]) -> None:
     folder = make_celeba(tmp_path)
     (folder / "list_eval_partition.txt").write_text("000001.jpg 0\n")
-    with pytest.raises(
-        PamergeError, match=r"does not say in which part 19 of the images are, such as 000002\.jpg"
-    ):
+    with pytest.raises(PamergeError, match=r"does not say in which part 19 of the images are, such as 000002\.jpg"):
         celeba(folder)
 
 
@@ -215,9 +203,7 @@ def test_images_of_another_data_set_are_an_error(tmp_path: Path, make_lfw: Calla
     folder = make_lfw(tmp_path / "lfw", PEOPLE)
     make_lfw(tmp_path / "other", {"Somebody Else": 3})
     (tmp_path / "other" / "lfw-deepfunneled.tgz").replace(folder / "lfw-deepfunneled.tgz")
-    with pytest.raises(
-        PamergeError, match=r"None of the 24 rows has a readable image in .*lfw-deepfunneled\.tgz"
-    ):
+    with pytest.raises(PamergeError, match=r"None of the 24 rows has a readable image in .*lfw-deepfunneled\.tgz"):
         lfw(folder, generator=seeded())
 
 

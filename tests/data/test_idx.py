@@ -42,17 +42,13 @@ def test_what_was_written_is_read(
 def test_a_file_that_is_not_complete_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     for name, packed in (("labels", content), ("labels.gz", gzip.compress(content))):
         (tmp_path / name).write_bytes(packed)
-        with pytest.raises(
-            FileFormatError, match=f"{name} is not a complete idx file: .*{message}.*Download it again"
-        ):
+        with pytest.raises(FileFormatError, match=f"{name} is not a complete idx file: .*{message}.*Download it again"):
             read_idx(tmp_path / name)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(position=st.integers(0, 200), length=st.integers(0, 200), flip=st.integers(1, 255))
-def test_no_damage_to_a_packed_file_goes_unnoticed(
-    tmp_path: Path, position: int, length: int, flip: int
-) -> None:
+def test_no_damage_to_a_packed_file_goes_unnoticed(tmp_path: Path, position: int, length: int, flip: int) -> None:
     whole = gzip.compress(struct.pack(">HBBII", 0, 8, 2, 10, 20) + bytes(range(200)), mtime=0)
     path = tmp_path / "images.gz"
     expected = np.arange(200, dtype=np.uint8).reshape(10, 20)

@@ -30,9 +30,7 @@ def test_a_sample_is_an_input_and_the_labels_of_each_task() -> None:
 def test_inputs_are_normalised_by_mean_and_deviation_of_each_channel() -> None:
     images = np.asarray([0, 51, 255], dtype=np.uint8).reshape(1, 3, 1, 1)
     labels = torch.ones(1, 1)
-    data = MultitaskDataset(
-        images, np.arange(1), labels, ("l",), {"A": ("l",)}, (0.5, 0.2, 0.0), (0.5, 0.1, 2.0)
-    )
+    data = MultitaskDataset(images, np.arange(1), labels, ("l",), {"A": ("l",)}, (0.5, 0.2, 0.0), (0.5, 0.1, 2.0))
     assert torch.allclose(data[0][0].flatten(), torch.tensor([-1.0, 0.0, 0.5]))
 
 
@@ -148,9 +146,7 @@ def test_inputs_are_normalised_by_the_training_images_alone() -> None:
 
 def test_a_constant_channel_does_not_divide_by_zero() -> None:
     images, rows = np.zeros((3, 1, 2, 2), dtype=np.uint8), [np.asarray([i]) for i in range(3)]
-    splits = make_splits(
-        [images] * 3, rows, [np.ones((1, 2), dtype=bool)] * 3, ["a", "b"], None, LoadReport(3)
-    )
+    splits = make_splits([images] * 3, rows, [np.ones((1, 2), dtype=bool)] * 3, ["a", "b"], None, LoadReport(3))
     assert splits.train[0][0].isfinite().all()
 
 

@@ -54,7 +54,12 @@ def _densenet(i: int, growth: int = 4) -> nn.Module:
 
 def _seresnet(i: int, width: int = 16) -> nn.Module:
     net = SEResNet(
-        [[width, width], [2 * width]], width, bottleneck=False, conv1_stride=False, in_size=(32, 32), num_classes=_outputs(i)
+        [[width, width], [2 * width]],
+        width,
+        bottleneck=False,
+        conv1_stride=False,
+        in_size=(32, 32),
+        num_classes=_outputs(i),
     )
     return _any_size(net)
 
@@ -82,7 +87,9 @@ OTHERS = {
 UNEQUAL = {
     "lenet5 of two widths": Architecture(lambda i: _wider_lenet(i), (1, 28, 28), (2,)),
     "vgg16 of two widths": Architecture(
-        lambda i: zoo.vgg16(_outputs(i), (0.125, 0.1875)[i], fc=(32, 24)[i], input_size=(3, 32, 32)), (3, 32, 32), (2,)
+        lambda i: zoo.vgg16(_outputs(i), (0.125, 0.1875)[i], fc=(32, 24)[i], input_size=(3, 32, 32)),
+        (3, 32, 32),
+        (2,),
     ),
     "resnet18 of two widths": Architecture(lambda i: zoo.resnet18(_outputs(i), (0.125, 0.1875)[i]), (3, 40, 40), (2,)),
     "vgg11 and vgg16": Architecture(
@@ -104,7 +111,14 @@ UNEQUAL = {
 }
 ARCHITECTURES = {**OURS, **OTHERS, **UNEQUAL}
 CASES = [(name, tasks) for name, architecture in ARCHITECTURES.items() for tasks in architecture.task_counts]
-SMALL_CASES = [("lenet5", 2), ("small_resnet", 2), ("small_resnet", 3), ("densenet", 2), ("seresnet", 2), ("mobilenetv2", 2)]
+SMALL_CASES = [
+    ("lenet5", 2),
+    ("small_resnet", 2),
+    ("small_resnet", 3),
+    ("densenet", 2),
+    ("seresnet", 2),
+    ("mobilenetv2", 2),
+]
 
 
 def _wider_lenet(i: int) -> nn.Module:

@@ -30,9 +30,7 @@ def paper_flops(network: nn.Module, input_size: tuple[int, int, int]) -> int:
         nonlocal outputs
         outputs += output.numel()
 
-    hooks = [
-        m.register_forward_hook(count) for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)
-    ]
+    hooks = [m.register_forward_hook(count) for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(torch.zeros(1, *input_size, device=next(network.parameters()).device))
     for hook in hooks:
@@ -61,9 +59,7 @@ def test_flops_are_the_golden_values(
 
 
 @pytest.mark.parametrize(("make", "parameters"), [(resnet18, 11_689_512), (resnet34, 21_797_672)])
-def test_resnets_have_the_published_number_of_parameters(
-    make: Callable[[int], nn.Module], parameters: int
-) -> None:
+def test_resnets_have_the_published_number_of_parameters(make: Callable[[int], nn.Module], parameters: int) -> None:
     with torch.device("meta"):
         network = make(1000)
     assert sum(p.numel() for p in network.parameters()) == parameters

@@ -127,9 +127,7 @@ def _numbers(path: Path, number: int, texts: list[str], expected: int) -> npt.ND
 
 
 def _bad_row(path: Path, number: int, reason: str) -> FileFormatError:
-    return FileFormatError(
-        f"Line {number} of {path} is damaged: {reason}. Download the file again or remove the line."
-    )
+    return FileFormatError(f"Line {number} of {path} is damaged: {reason}. Download the file again or remove the line.")
 
 
 def _table(

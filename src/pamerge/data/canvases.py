@@ -64,9 +64,7 @@ def digit_canvases(
     try:
         from sklearn.datasets import load_digits  # slow to import and needed only here
     except ImportError as error:
-        raise PamergeError(
-            "digit_canvases needs scikit-learn; install it with: pip install scikit-learn"
-        ) from error
+        raise PamergeError("digit_canvases needs scikit-learn; install it with: pip install scikit-learn") from error
     digits = load_digits()
     grey = np.rint(digits.images * (255 / 16)).astype(np.uint8)
     items = _Items(grey, digits.target.astype(np.int64))
@@ -167,9 +165,7 @@ def _draw(
     starts = np.cumsum(amounts) - amounts
     chosen = by_class[starts[drawn] + (fraction * amounts[drawn]).astype(np.int64)]
     height, width = items.images.shape[1:]
-    side_by_side = (
-        items.images[chosen].transpose(0, 2, 1, 3).reshape(count, 1, height, ITEMS_A_CANVAS * width)
-    )
+    side_by_side = items.images[chosen].transpose(0, 2, 1, 3).reshape(count, 1, height, ITEMS_A_CANVAS * width)
     labels = np.zeros((count, classes), dtype=np.bool_)
     np.put_along_axis(labels, drawn, True, axis=1)
     return side_by_side, labels

@@ -148,9 +148,7 @@ class Splits:
 
     def with_tasks(self, tasks: Tasks) -> Splits:
         """The same images with their labels divided in another way."""
-        train, validation, test = (
-            part.with_tasks(tasks) for part in (self.train, self.validation, self.test)
-        )
+        train, validation, test = (part.with_tasks(tasks) for part in (self.train, self.validation, self.test))
         return Splits(train, validation, test, self.report)
 
 

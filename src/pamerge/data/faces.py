@@ -66,9 +66,7 @@ def lfw(
         table = table.take(np.arange(min(limit, len(table.images))))
     unpacked, packed = folder / "lfw-deepfunneled", folder / "lfw-deepfunneled.tgz"
     if not unpacked.is_dir() and not packed.is_file():
-        raise PamergeError(
-            f"There are no images in {folder}: expected the folder {unpacked.name} or {packed.name}."
-        )
+        raise PamergeError(f"There are no images in {folder}: expected the folder {unpacked.name} or {packed.name}.")
     source = Folder(unpacked) if unpacked.is_dir() else Archive(packed)
     part = _divide(table.people, shares, generator)
     faces = _Faces(table, part, source, Crop(crop, size), tasks, quantile)

@@ -28,16 +28,12 @@ def read_idx(path: Path | str) -> npt.NDArray[np.uint8]:
     """
     path = Path(path)
     if not path.is_file():
-        raise PamergeError(
-            f"There is no file {path}; expected an idx file such as train-images-idx3-ubyte.gz."
-        )
+        raise PamergeError(f"There is no file {path}; expected an idx file such as train-images-idx3-ubyte.gz.")
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             magic = stream.read(4)
             if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTE or magic[3] == 0:
-                raise _error(
-                    path, f"it starts with {magic.hex(' ')!r}, but an idx file of bytes with 00 00 08 0n"
-                )
+                raise _error(path, f"it starts with {magic.hex(' ')!r}, but an idx file of bytes with 00 00 08 0n")
             lengths = stream.read(4 * magic[3])
             if len(lengths) < 4 * magic[3]:
                 raise _error(path, f"it ends within the lengths of its {magic[3]} dimensions")

@@ -47,7 +47,9 @@ class Alignment:
 
     def matched_layers(self) -> list[str]:
         """Weighted layers that at least two networks have in common."""
-        return [node.name for node in self.nodes.values() if node.kind == "weighted" and len(self.sources[node.name]) > 1]
+        return [
+            node.name for node in self.nodes.values() if node.kind == "weighted" and len(self.sources[node.name]) > 1
+        ]
 
 
 def align(graphs: Mapping[str, LayerGraph]) -> Alignment:
@@ -146,7 +148,9 @@ def _name(sources: Mapping[str, str], tasks: tuple[str, ...]) -> str:
     return first if len(sources) == len(tasks) else f"{'+'.join(sources)}:{first}"
 
 
-def _differences(graphs: Mapping[str, LayerGraph], keys: Mapping[str, Mapping[str, Hashable]]) -> dict[tuple[str, str], str]:
+def _differences(
+    graphs: Mapping[str, LayerGraph], keys: Mapping[str, Mapping[str, Hashable]]
+) -> dict[tuple[str, str], str]:
     """For each pair of tasks, the first node of one network that the other lacks although it has what the node reads."""
     found = {}
     tasks = list(graphs)
@@ -179,6 +183,8 @@ def _first_difference(
 
 
 def _describe(node: Node) -> str:
-    geometry = ", ".join(f"{key} {value}" for key, value in node.settings.items() if key not in {"args", *_NOT_GEOMETRY})
+    geometry = ", ".join(
+        f"{key} {value}" for key, value in node.settings.items() if key not in {"args", *_NOT_GEOMETRY}
+    )
     shape = "×".join(map(str, (node.features, *node.space)))
     return f"{node.name} ({node.op}{': ' + geometry if geometry else ''}, output {shape})"

@@ -35,7 +35,9 @@ def capture(module: nn.Module, example: Tensor) -> LayerGraph:
     if module.training:
         raise CaptureError("The network is in training mode; call .eval() on it first.")
     if not isinstance(example, Tensor) or example.dim() < 2 or len(example) == 0:
-        raise CaptureError("The example input must be a tensor with a batch dimension and channels, such as (1, 3, 72, 72).")
+        raise CaptureError(
+            "The example input must be a tensor with a batch dimension and channels, such as (1, 3, 72, 72)."
+        )
     program = _export(module, example[:1].repeat(BATCH, *[1] * (example.dim() - 1)))
     return _Capture(program).graph()
 

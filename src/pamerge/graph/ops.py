@@ -261,7 +261,9 @@ def new_layer(op: str, value: Value, outputs: int, call: Call, settings: Mapping
     )
 
 
-def channelwise(op: str, value: Value, call: Call, settings: Mapping[str, Any], width: int = 0, **tensors: Any) -> Draft:
+def channelwise(
+    op: str, value: Value, call: Call, settings: Mapping[str, Any], width: int = 0, **tensors: Any
+) -> Draft:
     """A layer with parameters for each channel; all tensors have one row a feature of the output."""
     return Draft(
         "channelwise",

@@ -175,7 +175,11 @@ def _arithmetic(call: Call) -> Draft:
     if value.whole:
         raise Problem("it combines the output with a constant tensor behind an operation that mixes channels")
     name = call.op.split(".")[1].rstrip("_")
-    if call["alpha"] not in (None, 1) or call["rounding_mode"] is not None or (value is right and name in ("sub", "div")):
+    if (
+        call["alpha"] not in (None, 1)
+        or call["rounding_mode"] is not None
+        or (value is right and name in ("sub", "div"))
+    ):
         raise Problem("this form of arithmetic with a constant tensor is not supported")
     numbers = _per_channel(constant, value)
     op = {"mul": "scale", "div": "scale", "add": "shift", "sub": "shift"}[name]
@@ -328,11 +332,20 @@ _register(_batch_norm_in_training, "native_batch_norm _native_batch_norm_legit")
 _register(_instance_norm, "instance_norm")
 _register(_group_norm, "group_norm")
 _register(_prelu, "prelu")
-_register(_arithmetic, "add.Tensor sub.Tensor mul.Tensor div.Tensor add.Scalar sub.Scalar mul.Scalar div.Scalar div.Tensor_mode")
+_register(
+    _arithmetic,
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor add.Scalar sub.Scalar mul.Scalar div.Scalar div.Tensor_mode",
+)
 _register(_same_value, "contiguous clone detach alias lift_fresh_copy")
-_register(_reshape, "view reshape _unsafe_view flatten.using_ints squeeze squeeze.dim squeeze.dims unsqueeze unflatten.int")
+_register(
+    _reshape,
+    "view reshape _unsafe_view flatten.using_ints squeeze squeeze.dim squeeze.dims unsqueeze unflatten.int",
+)
 _register(_expand, "expand expand_as")
-_register(_reduce, "mean.dim sum.dim_IntList amax amin argmax logsumexp linalg_vector_norm norm.ScalarOpt_dim var.correction")
+_register(
+    _reduce,
+    "mean.dim sum.dim_IntList amax amin argmax logsumexp linalg_vector_norm norm.ScalarOpt_dim var.correction",
+)
 _register(_softmax, "softmax.int log_softmax.int")
 _register(_pad, "pad constant_pad_nd")
 _register(_concat, "cat concat")

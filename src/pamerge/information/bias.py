@@ -46,9 +46,7 @@ def freedom(xx: Tensor, noise: float, n: int) -> Freedom:
         n: Number of samples minus one.
     """
     inverse = torch.cholesky_inverse(_factor(xx, noise))
-    return _matched(
-        n, torch.tensor([len(xx)]), inverse.trace().reshape(1), (inverse**2).sum().reshape(1), noise
-    )
+    return _matched(n, torch.tensor([len(xx)]), inverse.trace().reshape(1), (inverse**2).sum().reshape(1), noise)
 
 
 def prefix_freedom(xx: Tensor, noise: float, n: int) -> Freedom:
@@ -74,9 +72,7 @@ def wishart_bias(left: Freedom, labels: int) -> Tensor:
     i = torch.arange(labels, dtype=torch.float64)
     # Below one degree of freedom there is nothing to estimate from; the caller has warned of too few samples.
     nothing = torch.digamma(((left.n - i) / 2).clamp_min(0.5))
-    something = torch.digamma(
-        ((left.degrees.unsqueeze(1) - i) / 2).clamp_min(0.5)
-    ) + left.scale.log().unsqueeze(1)
+    something = torch.digamma(((left.degrees.unsqueeze(1) - i) / 2).clamp_min(0.5)) + left.scale.log().unsqueeze(1)
     bias: Tensor = 0.5 * (nothing - something).sum(1) / math.log(2)
     return bias
 

@@ -89,9 +89,7 @@ class LayerConditions:
             if (found.b, found.a) == (first, second):
                 return found.swapped()
         known = "; ".join(f"{found.a} and {found.b}" for found in self.pairs)
-        raise PamergeError(
-            f"There is no pair of task sets {str(first)!r} and {str(second)!r}; there are: {known}."
-        )
+        raise PamergeError(f"There is no pair of task sets {str(first)!r} and {str(second)!r}; there are: {known}.")
 
 
 def layer_conditions(
@@ -136,9 +134,7 @@ def layer_conditions(
     x = checked_activations(activations, len(next(iter(tasks.values()))))
     sets = _checked_sets(task_sets, x.shape[1])
     if len(tasks) < 2:
-        raise PamergeError(
-            f"labels are of {len(tasks)} task; expected at least two, since conditions are about pairs."
-        )
+        raise PamergeError(f"labels are of {len(tasks)} task; expected at least two, since conditions are about pairs.")
     pool = _Pool(x, tasks, estimator)
     return LayerConditions(tuple(_conditions(pool, sets, a, b) for a, b in _disjoint_pairs(tasks)))
 

@@ -47,9 +47,7 @@ class Gaussian:
     def layer(self, activations: ArrayLike, labels: Mapping[str, ArrayLike]) -> LayerInformation:
         """The joint information of all neurons about all labels, on the samples that carry every label."""
         joint = self.joint(activations, labels)
-        return LayerInformation(
-            joint.information(range(joint.neurons), labels), joint.noise, joint.entropies()
-        )
+        return LayerInformation(joint.information(range(joint.neurons), labels), joint.noise, joint.entropies())
 
     def joint(self, activations: ArrayLike, labels: Mapping[str, ArrayLike]) -> JointGaussian:
         """The joint Gaussian of a layer and labels, on the samples that carry every label."""
@@ -73,9 +71,7 @@ class GaussianCollector:
         """Add a batch."""
         self.moments.add(activations, labels)
 
-    def states(
-        self, tasks: Iterable[str] | None = None, neurons: Iterable[int] | None = None
-    ) -> Sequence[State]:
+    def states(self, tasks: Iterable[str] | None = None, neurons: Iterable[int] | None = None) -> Sequence[State]:
         """One empty set of neurons for each set of samples that carry the same labels of ``tasks``."""
         sources = self.moments.sources(tasks, neurons)
         for source in sources:
@@ -95,7 +91,7 @@ class GaussianState:
     def __init__(self, source: Source, estimator: Gaussian) -> None:
         estimator.check()
         self._source = source
-        self._noise = noise_of(source.xx, estimator.ridge)
+        self._noise = noise_of(source, estimator.ridge)
         self._values = source.values
         self._labels = source.xy.shape[1]
         count = len(source.xx) // source.values

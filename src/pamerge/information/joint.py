@@ -31,9 +31,7 @@ class JointGaussian:
 
     source: Source
     noise: float
-    _given: dict[tuple[int, ...], tuple[Tensor, Freedom]] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _given: dict[tuple[int, ...], tuple[Tensor, Freedom]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, activations: ArrayLike, labels: Mapping[str, ArrayLike], *, ridge: float) -> JointGaussian:
@@ -47,13 +45,12 @@ class JointGaussian:
         complete = complete_samples(tasks)
         if int(complete.sum()) < 4:
             raise PamergeError(
-                f"{int(complete.sum())} samples carry the labels of all of {', '.join(tasks)}; "
-                "expected at least 4."
+                f"{int(complete.sum())} samples carry the labels of all of {', '.join(tasks)}; expected at least 4."
             )
         moments = Moments()
         moments.add(x[complete], {task: values[complete] for task, values in tasks.items()})
         (source,) = moments.sources()
-        return cls(source, noise_of(source.xx, ridge))
+        return cls(source, noise_of(source, ridge))
 
     @property
     def neurons(self) -> int:
@@ -108,9 +105,9 @@ def complete_samples(tasks: Mapping[str, Tensor]) -> Tensor:
     return ~torch.cat([label_columns(values) for values in tasks.values()], 1).isnan().any(1)
 
 
-def noise_of(xx: Tensor, ridge: float) -> float:
+def noise_of(source: Source, ridge: float) -> float:
     """λ as a share of the mean variance of a layer's values; any number does when all are constant."""
-    return float(xx.diagonal().mean()) * ridge or 1.0
+    return source.variance * ridge or 1.0
 
 
 def independent(yy: Tensor, labels: Iterable[int], tolerance: float = 1e-8) -> list[int]:

@@ -50,9 +50,7 @@ def kind_of(labels: ArrayLike) -> Kind:
     columns = _as_float(values)
     present = columns[~columns.isnan()]
     if not len(present):
-        raise PamergeError(
-            "Every label is missing, so their kind cannot be told; give labels with some values."
-        )
+        raise PamergeError("Every label is missing, so their kind cannot be told; give labels with some values.")
     if values.ndim == 2 and bool(((present == 0) | (present == 1)).all()):
         return "multilabel"
     return "regression"
@@ -83,9 +81,7 @@ def label_columns(labels: ArrayLike, classes: int | None = None) -> Tensor:
         # A single class is a constant column, so that there is always at least one column.
         count = max(seen, 2) if classes is None else classes
         if count < max(seen, 2):
-            raise PamergeError(
-                f"classes={classes}, but labels go up to {seen - 1}; expected at least {max(seen, 2)}."
-            )
+            raise PamergeError(f"classes={classes}, but labels go up to {seen - 1}; expected at least {max(seen, 2)}.")
         return one_hot(values, count)[:, :-1]
     return _as_float(values)
 
@@ -147,15 +143,11 @@ def checked_labels(labels: ArrayLike) -> Tensor:
     if values.ndim not in (1, 2):
         raise PamergeError(f"labels have shape {tuple(values.shape)}; expected (N,) or (N, L).")
     if values.numel() == 0:
-        raise PamergeError(
-            f"labels are empty (shape {tuple(values.shape)}); expected at least one sample and label."
-        )
+        raise PamergeError(f"labels are empty (shape {tuple(values.shape)}); expected at least one sample and label.")
     if values.is_complex():
         raise PamergeError(f"labels are of dtype {values.dtype}; expected integers, booleans or floats.")
     if values.is_floating_point() and bool(values.isinf().any()):
-        raise PamergeError(
-            "labels contain infinite values; expected finite numbers, or NaN for a missing label."
-        )
+        raise PamergeError("labels contain infinite values; expected finite numbers, or NaN for a missing label.")
     if values.ndim == 2 and not values.is_floating_point() and bool((values > 1).any()):
         raise PamergeError(
             f"labels are integers of shape {tuple(values.shape)} up to {int(values.max())}; expected zeros "
@@ -191,9 +183,7 @@ def check_neurons(neurons: Iterable[int] | None, count: int) -> Tensor:
         return torch.arange(count)
     chosen = [int(neuron) for neuron in neurons]
     if not chosen or len(set(chosen)) < len(chosen) or min(chosen) < 0 or max(chosen) >= count:
-        raise PamergeError(
-            f"neurons={chosen!r}; expected at least one different index from 0 to {count - 1}."
-        )
+        raise PamergeError(f"neurons={chosen!r}; expected at least one different index from 0 to {count - 1}.")
     return torch.tensor(chosen)
 
 

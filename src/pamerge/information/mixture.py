@@ -23,9 +23,7 @@ from pamerge.information.labels import (
 )
 from pamerge.information.protocol import LayerInformation
 
-_CACHE = (
-    512 * 2**20
-)  # bytes of single-neuron kernels that a state keeps; the rest are computed anew at every step
+_CACHE = 512 * 2**20  # bytes of single-neuron kernels that a state keeps; the rest are computed anew at every step
 _BLOCK = 16  # candidates whose logarithms are taken together
 
 
@@ -76,9 +74,7 @@ class Mixture:
             if not isinstance(value, int) or value < least:
                 raise PamergeError(f"Mixture({name}={value!r}): expected an integer of at least {least}.")
         if not (isinstance(self.leak, float) and 0 < self.leak < 1):
-            raise PamergeError(
-                f"Mixture(leak={self.leak!r}): expected a share between 0 and 1, such as 0.03."
-            )
+            raise PamergeError(f"Mixture(leak={self.leak!r}): expected a share between 0 and 1, such as 0.03.")
 
 
 class MixtureCollector:
@@ -121,9 +117,7 @@ class MixtureCollector:
             kept = self._kept.get(task)
             if kept is None or kept.x is None or kept.labels is None:
                 known = ", ".join(self._kept)
-                raise PamergeError(
-                    f"No sample carries labels of task {task!r}; there are labels of: {known}."
-                )
+                raise PamergeError(f"No sample carries labels of task {task!r}; there are labels of: {known}.")
             for code in label_codes(kept.labels, self.estimator.bins).T:
                 rows = (code >= 0).nonzero().squeeze(1)
                 if len(rows):
@@ -131,9 +125,7 @@ class MixtureCollector:
                     found.setdefault(key, (kept.x[rows], []))[1].append(code[rows])
         if not found:
             raise PamergeError("No tasks were asked for; expected at least one.")
-        return [
-            MixtureState(x[:, index], torch.stack(codes, 1), self.estimator) for x, codes in found.values()
-        ]
+        return [MixtureState(x, torch.stack(codes, 1), self.estimator, index) for x, codes in found.values()]
 
 
 class MixtureState:
@@ -144,19 +136,21 @@ class MixtureState:
     distances of S, and what :meth:`bits` reports, are in double precision.
     """
 
-    def __init__(self, x: Tensor, codes: Tensor, estimator: Mixture) -> None:
-        estimator.check()
+    def __init__(self, x: Tensor, codes: Tensor, estimator: Mixture, neurons: Tensor) -> None:
         if len(x) < 8:
             raise PamergeError(f"Only {len(x)} samples carry the same labels; Mixture needs at least 8.")
         values = x.double() - x.double().mean(0)
         self.variance = float(values.square().sum()) / (len(x) - 1)
+        if self.variance <= 1e-24 * float(x.double().square().mean()):
+            self.variance, values = 0.0, torch.zeros_like(values)  # constant, up to rounding
         values = values / (math.sqrt(self.variance) or 1.0)
         generator = torch.Generator().manual_seed(estimator.seed)
         self._labels = Readout.of(codes)
         self._shuffled = [Readout.of(other) for other in shuffles_of(codes, estimator.shuffles, generator)]
         self.bandwidth = bandwidth(squared_distances(values.flatten(1)), self._shuffled, estimator.leak)
-        # From here on values are in units in which K = exp(−distance²).
-        self._values = (values / math.sqrt(2 * self.bandwidth)).permute(1, 2, 0).contiguous()  # (M, P, N)
+        # Scale and bandwidth are the whole layer's, so that a set of neurons says the same in any pool. From
+        # here on values are those of the candidates, (M, P, N), in units in which K = exp(−distance²).
+        self._values = (values[:, neurons] / math.sqrt(2 * self.bandwidth)).permute(1, 2, 0).contiguous()
         self._distances = torch.zeros(len(x), len(x), dtype=torch.float64)
         self._open = torch.ones(len(self._values), dtype=torch.bool)
         self._bits: list[float] = []
@@ -199,7 +193,7 @@ class MixtureState:
         return torch.tensor(self._bits, dtype=torch.float64)
 
     def whole(self) -> LayerInformation:
-        """The information of all neurons, whatever is in S."""
+        """The information of all candidates, whatever is in S."""
         values = self._values.flatten(0, 1).T
         noise = self.bandwidth * self.variance or 1.0
         covariance = torch.cov(values.T).reshape(values.shape[1], -1) * (2 * noise)
@@ -208,9 +202,7 @@ class MixtureState:
 
     def _corrected(self, distances: Tensor) -> float:
         kernel = distances.neg().exp_()
-        return float(self._labels.information(self._labels.columns @ kernel).sum()) - baseline(
-            kernel, self._shuffled
-        )
+        return float(self._labels.information(self._labels.columns @ kernel).sum()) - baseline(kernel, self._shuffled)
 
     def _kernel_of(self, neuron: int, out: Tensor) -> Tensor:
         first, *others = self._single_values[neuron]

@@ -35,6 +35,7 @@ class Source:
         xy: Covariance of the neurons' values with the labels, ``(M·P, L)``.
         yy: Covariance of the labels, ``(L, L)``; no label is constant.
         values: P, the number of values of a neuron.
+        variance: Mean variance of the values of all neurons of the layer, whichever are in ``xx``.
         tasks: The task of each label.
     """
 
@@ -43,6 +44,7 @@ class Source:
     xy: Tensor
     yy: Tensor
     values: int
+    variance: float
     tasks: tuple[str, ...]
 
 
@@ -90,9 +92,7 @@ class Moments:
         self._shape = shape
         self._add(x.flatten(1).double(), columns)
 
-    def sources(
-        self, tasks: Iterable[str] | None = None, neurons: Iterable[int] | None = None
-    ) -> list[Source]:
+    def sources(self, tasks: Iterable[str] | None = None, neurons: Iterable[int] | None = None) -> list[Source]:
         """The moments of the labels of ``tasks`` with ``neurons``, one source for each set of samples.
 
         Args:
@@ -108,9 +108,7 @@ class Moments:
         unknown = [task for task in wanted if not any(g.samples and g.has(task) for g in self._groups)]
         if unknown or not wanted:
             known = ", ".join(self._columns)
-            raise PamergeError(
-                f"No sample carries labels of task(s) {unknown!r}; there are labels of: {known}."
-            )
+            raise PamergeError(f"No sample carries labels of task(s) {unknown!r}; there are labels of: {known}.")
         count, values = self._shape
         index = (check_neurons(neurons, count).unsqueeze(1) * values + torch.arange(values)).flatten()
         # A single label that no sample carries says nothing; a task without any was an error above.
@@ -120,9 +118,7 @@ class Moments:
     def _new_columns(self, task: str, values: Tensor) -> Tensor:
         is_class = is_classes(values)
         if task in self._columns and is_class != (task in self._classes):
-            raise PamergeError(
-                f"The labels of task {task!r} are integer classes in some batches and not in others."
-            )
+            raise PamergeError(f"The labels of task {task!r} are integer classes in some batches and not in others.")
         if not is_class:
             columns = label_columns(values)
             if self._columns.setdefault(task, columns.shape[1]) != columns.shape[1]:
@@ -209,13 +205,13 @@ class _Group:
         self.mean += shift * (len(batch) / total)
         self.samples = total
 
-    def source(
-        self, index: Tensor, features: int, values: int, tasks: tuple[str, ...], dropped: set[_Label]
-    ) -> Source:
+    def source(self, index: Tensor, features: int, values: int, tasks: tuple[str, ...], dropped: set[_Label]) -> Source:
+        # A constant column's scatter is rounding error, far below the square of its mean.
+        varies = self.scatter.diagonal() > 1e-24 * self.samples * self.mean.square()
         places = [
             place
             for place, label in enumerate(self.labels, start=features)
-            if label[0] in tasks and label not in dropped and self._varies(place)
+            if label[0] in tasks and label not in dropped and varies[place]
         ]
         if self.samples < 4:
             tasks = tuple(sorted({task for task, _ in self.labels}))
@@ -224,16 +220,16 @@ class _Group:
             )
         y = torch.tensor(places, dtype=torch.long)
         names = tuple(self.labels[place - features][0] for place in places)
-        scale = self.samples - 1
-        xx = self.scatter[index][:, index] / scale
+        covariance = self.scatter / (self.samples - 1)
         return Source(
-            self.samples, xx, self.scatter[index][:, y] / scale, self.scatter[y][:, y] / scale, values, names
+            samples=self.samples,
+            xx=covariance[index][:, index],
+            xy=covariance[index][:, y],
+            yy=covariance[y][:, y],
+            values=values,
+            variance=float(covariance.diagonal()[:features][varies[:features]].sum()) / features,
+            tasks=names,
         )
-
-    def _varies(self, place: int) -> bool:
-        # A constant column's scatter is rounding error, far below the square of its mean.
-        square = float(self.scatter[place, place])
-        return square > 1e-24 * self.samples * float(self.mean[place]) ** 2 and square > 0
 
 
 def _partition(labels: list[_Label], mask: Callable[[_Label], bytes]) -> list[list[_Label]]:

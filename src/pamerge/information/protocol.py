@@ -42,9 +42,7 @@ class Collector(Protocol):
     def add(self, activations: ArrayLike, labels: Labels) -> None:
         """Read a batch: activations ``(N, M)`` or ``(N, M, P)``; labels, or those of some tasks by name."""
 
-    def states(
-        self, tasks: Iterable[str] | None = None, neurons: Iterable[int] | None = None
-    ) -> Sequence[State]:
+    def states(self, tasks: Iterable[str] | None = None, neurons: Iterable[int] | None = None) -> Sequence[State]:
         """Empty sets of ``neurons``, whose information about the labels of ``tasks`` is to be summed."""
 
 

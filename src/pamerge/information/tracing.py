@@ -87,7 +87,8 @@ def trace(
             information is summed over the tasks, each measured on the samples that carry its labels
             (Algorithm 3).
         estimator: :class:`Gaussian` or :class:`Mixture`.
-        neurons: The candidates, as indices into the layer; all by default.
+        neurons: The candidates, as indices into the layer; all by default. The noise of the estimator is
+            always that of the whole layer, so a set of neurons says the same whatever else is a candidate.
 
     Raises:
         PamergeError: If shapes disagree, values are not finite, or a task has too few labels.

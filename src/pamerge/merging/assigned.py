@@ -15,7 +15,8 @@ class Assigned:
     """Give every neuron the task set that a function chooses.
 
     Attributes:
-        choose: from a junction, in which every neuron still has the task of its own network, to the tasks of each neuron. Neurons
+        choose: from a junction, in which every neuron still has the task of its own network, to the tasks of each
+        neuron. Neurons
             that it leaves out are dropped.
 
     >>> def share_all(junction):

@@ -37,7 +37,7 @@ class Material:
     train: Iterable[Any] | None = None
 
     def side_by_side(self) -> MultitaskNetwork:
-        """One network in which every neuron belongs to the task that it came from; computes what the originals compute."""
+        """One network in which every neuron belongs to its own task; it computes what the originals compute."""
         structure = repair(lay_out(self.alignment))
         old_layouts, old_tensors = original_blocks(self.alignment, self.graphs)
         layouts = block_layouts(structure)

@@ -38,7 +38,8 @@ def merge(
 
     Args:
         networks: a network for each task, in eval mode; they are left as they are.
-        calibration: an iterable of ``(inputs, targets)`` batches such as a DataLoader; ``targets`` maps a task to its labels. Batches
+        calibration: an iterable of ``(inputs, targets)`` batches such as a DataLoader; ``targets`` maps a task to
+        its labels. Batches
             without labels (just ``inputs``) do for schemes that need none.
         scheme: how to merge.
         objectives: the kind of each task; by default it is read off the labels.
@@ -64,7 +65,9 @@ def merge(
 
 def _check_networks(networks: Mapping[str, nn.Module]) -> None:
     if not isinstance(networks, Mapping):
-        raise PamergeError("networks must map the name of each task to its network, as in {'age': age_net, 'gender': gender_net}.")
+        raise PamergeError(
+            "networks must map the name of each task to its network, as in {'age': age_net, 'gender': gender_net}."
+        )
     check_task_names(networks)
     places = {}
     for task, module in networks.items():
@@ -74,7 +77,9 @@ def _check_networks(networks: Mapping[str, nn.Module]) -> None:
             raise PamergeError(f"The network of task {task!r} is in training mode; call .eval() on it first.")
         places[task] = {(str(p.device), str(p.dtype).removeprefix("torch.")) for p in module.parameters()}
     if len(set.union(*places.values())) > 1:
-        listed = "; ".join(f"{task}: {', '.join(' '.join(place) for place in sorted(found))}" for task, found in places.items())
+        listed = "; ".join(
+            f"{task}: {', '.join(' '.join(place) for place in sorted(found))}" for task, found in places.items()
+        )
         raise PamergeError(f"The networks must be on one device and of one type; found {listed}.")
 
 
@@ -85,7 +90,9 @@ def _example(calibration: Iterable[Any]) -> Tensor:
         raise PamergeError("calibration is empty or not iterable; expected batches of (inputs, targets).") from None
     inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
     if not isinstance(inputs, Tensor) or inputs.dim() < 2 or len(inputs) == 0:
-        raise PamergeError("A calibration batch must be (inputs, targets) with inputs a tensor of shape (batch, channels, …).")
+        raise PamergeError(
+            "A calibration batch must be (inputs, targets) with inputs a tensor of shape (batch, channels, …)."
+        )
     return inputs
 
 
@@ -100,8 +107,9 @@ def _check_captured(material: Material, example: Tensor) -> None:
         worst = float((results[task] - expected).abs().max()) if expected.shape == results[task].shape else float("inf")
         if not worst <= 1e-3 * max(1.0, float(expected.abs().max())):
             raise CaptureError(
-                f"Task {task!r}: the captured network does not compute what the original computes (largest difference {worst:.2g}). "
-                "Does its forward depend on the batch size, on chance, or on state? If not, this is a bug in pamerge."
+                f"Task {task!r}: the captured network does not compute what the original computes "
+                f"(largest difference {worst:.2g}). Does its forward depend on the batch size, on chance, or on state? "
+                "If not, this is a bug in pamerge."
             )
 
 
@@ -109,5 +117,7 @@ def _warn_if_nothing_matches(alignment: Alignment) -> None:
     if len(alignment.tasks) > 1 and not alignment.matched_layers():
         reasons = "; ".join(alignment.differences.values())
         warnings.warn(
-            f"The networks have only their input in common and stay separate: {reasons}.", PamergeWarning, stacklevel=3
+            f"The networks have only their input in common and stay separate: {reasons}.",
+            PamergeWarning,
+            stacklevel=3,
         )

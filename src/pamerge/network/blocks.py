@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from pamerge.graph.layer_graph import Node
 from pamerge.graph.ops import fill_template, resolve_op
@@ -18,7 +18,17 @@ _CONV_TRANSPOSE = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTrans
 _BATCH_NORM = {0: nn.BatchNorm1d, 1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 _INSTANCE_NORM = {1: nn.InstanceNorm1d, 2: nn.InstanceNorm2d, 3: nn.InstanceNorm3d}
 
-BLOCK_OPS = {"conv", "conv_transpose", "linear", "depthwise", "batch_norm", "instance_norm", "prelu", "scale", "shift"}
+BLOCK_OPS = {
+    "conv",
+    "conv_transpose",
+    "linear",
+    "depthwise",
+    "batch_norm",
+    "instance_norm",
+    "prelu",
+    "scale",
+    "shift",
+}
 FUNCTION_OPS = {"reshape", "expand", "dropout"}
 
 
@@ -69,7 +79,7 @@ def make_block(layout: BlockLayout) -> nn.Module:
             case "depthwise":
                 return _CONV[rank](inputs, outputs, groups=inputs, **_geometry(settings))
             case "conv_transpose":
-                extra = {"output_padding": tuple(settings["output_padding"])}
+                extra: dict[str, Any] = {"output_padding": tuple(settings["output_padding"])}
                 return _CONV_TRANSPOSE[rank](inputs, outputs, **extra, **_geometry(settings))
             case "linear":
                 return nn.Linear(inputs, outputs, bias=settings["bias"])
@@ -113,7 +123,7 @@ def make_function(node: Node) -> Callable[[Sequence[Tensor], bool], Tensor]:
         space = tuple(settings["space"])
         return lambda inputs, training: inputs[0].expand(-1, -1, *space)
     if node.op == "dropout":
-        drop = F.feature_dropout if settings["feature"] else F.dropout
+        drop: Callable[..., Tensor] = torch.feature_dropout if settings["feature"] else functional.dropout
         p = settings["p"]
         return lambda inputs, training: drop(inputs[0], p, training)
     call, template = resolve_op(node.op), settings["args"]

@@ -1,8 +1,8 @@
 """What a network costs, counted from its structure without running it.
 
-Two conventions. ``"paper"``: a convolution takes ``(2·Cin·Kh·Kw − 1)·Cout·Hout·Wout`` operations and a linear layer ``(2·in − 1)·out``,
-the count of the PAM paper's tables. ``"2mac"``: twice the multiply-accumulates, the count of ``torch.utils.flop_counter``.
-Biases, batch norms, pooling and activations count as nothing in both.
+Two conventions. ``"paper"``: a convolution takes ``(2·Cin·Kh·Kw − 1)·Cout·Hout·Wout`` operations and a linear
+layer ``(2·in − 1)·out``, the count of the PAM paper's tables. ``"2mac"``: twice the multiply-accumulates, the
+count of ``torch.utils.flop_counter``. Biases, batch norms, pooling and activations count as nothing in both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _COUNTED = {"conv", "conv_transpose", "depthwise", "linear"}
 
 
 def block_flops(
-    block: BlockLayout, space_in: tuple[int, ...], space_out: tuple[int, ...], convention: Convention = "paper"
+    block: BlockLayout,
+    space_in: tuple[int, ...],
+    space_out: tuple[int, ...],
+    convention: Convention = "paper",
 ) -> int:
     """Operations of one block for one sample."""
     if convention not in ("paper", "2mac"):
@@ -35,7 +38,7 @@ def block_flops(
     if block.node.op not in _COUNTED:
         return 0
     inputs, outputs = len(block.inputs) * block.input_width, len(block.outputs) * block.node.width
-    kernel = math.prod(block.node.settings.get("kernel", ()))
+    kernel: int = math.prod(block.node.settings.get("kernel", ()))
     results = outputs * math.prod(space_out)
     match block.node.op:
         case "depthwise":

@@ -1,6 +1,7 @@
 """Saving and loading: one safetensors file with the weights and, in its header, a JSON description of the network.
 
-Nothing in a file is executed. Loading needs none of the user's classes: operations are looked up in the op table by name.
+Nothing in a file is executed. Loading needs none of the user's classes: operations are looked up in the op table
+by name.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def load(path: str | os.PathLike[str]) -> MultitaskNetwork:
         raise FileFormatError(f"{path} is a safetensors file, but not one of pamerge's.")
     if not header.get("version", "").isdigit() or int(header["version"]) > VERSION:
         raise FileFormatError(
-            f"{path} has format version {header.get('version')}; this pamerge reads up to {VERSION}. Update pamerge to load it."
+            f"{path} has format version {header.get('version')}; this pamerge reads up to {VERSION}. "
+            "Update pamerge to load it."
         )
     if header.get("sha256") != _digest(header.get("description", ""), tensors):
         raise FileFormatError(f"{path} is damaged or was changed: its checksum does not match its content.")
@@ -66,7 +68,15 @@ def load(path: str | os.PathLike[str]) -> MultitaskNetwork:
         network.check()
     except PamergeError as error:
         raise FileFormatError(f"{path} cannot be loaded: {error}") from error
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError, StopIteration) as error:
+    except (
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        StopIteration,
+    ) as error:
         raise FileFormatError(f"{path} has an inconsistent description ({type(error).__name__}: {error}).") from error
     return network
 
@@ -117,7 +127,7 @@ def _digest(description: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def describe(structure: Structure) -> dict[str, Any]:
-    """A structure as plain JSON. Source lines stay behind: they name folders of the machine that captured the network."""
+    """A structure as plain JSON; source lines stay behind, since they name folders of a machine."""
     return {
         "tasks": list(structure.tasks),
         "outputs": dict(structure.outputs),
@@ -164,7 +174,9 @@ def from_description(description: Mapping[str, Any]) -> Structure:
     empty = Structure(tasks, nodes, description["outputs"], np.empty(0, dtype=np.int64), {})
     count = 1 + max(int(node.channels.max(initial=-1)) for node in nodes.values())
     origins = _masks_of_runs(empty, np.arange(count), description["origins"])
-    task_sets = {name: _masks_of_runs(empty, nodes[name].channels, runs) for name, runs in description["task_sets"].items()}
+    task_sets = {
+        name: _masks_of_runs(empty, nodes[name].channels, runs) for name, runs in description["task_sets"].items()
+    }
     if set(description["outputs"]) != set(tasks) or not set(description["outputs"].values()) <= set(nodes):
         raise FileFormatError("its outputs do not fit its tasks")
     structure = Structure(tasks, nodes, description["outputs"], origins, task_sets)

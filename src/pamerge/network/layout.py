@@ -1,4 +1,4 @@
-"""From a structure to blocks: which parameters exist, what each block reads and yields, and how weights move into a new layout."""
+"""From a structure to blocks: which exist, what each reads and yields, and how weights move to a new layout."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pieces(structure: Structure, node: Node) -> list[Piece]:
 
 
 def read_order(structure: Structure, name: str) -> Channels:
-    """The channels of a node in the order in which its pieces hold them, so that reading several pieces is a concatenation."""
+    """The channels of a node in the order in which its pieces hold them: reading several is a concatenation."""
     node = structure.nodes[name]
     if node.kind != "wire":
         parts = [piece.channels for piece in pieces(structure, node)]
@@ -122,7 +122,10 @@ class Transfer:
                 continue
             if old.dim() == 0:
                 return old.clone()
-            sizes = {"out": len(block.outputs) * block.node.width, "in": len(block.inputs) * block.input_width}
+            sizes = {
+                "out": len(block.outputs) * block.node.width,
+                "in": len(block.inputs) * block.input_width,
+            }
             if result is None:
                 result = old.new_zeros([sizes[axis] for axis in axes] + list(old.shape[len(axes) :]))
             new_index = {"out": move.rows, "in": move.columns}
@@ -164,7 +167,9 @@ def spread(positions: NDArray[np.int64], width: int) -> NDArray[np.int64]:
     return (positions[:, None] * width + np.arange(width)).reshape(-1) if width > 1 else positions
 
 
-def original_blocks(alignment: Alignment, graphs: Mapping[str, LayerGraph]) -> tuple[dict[str, BlockLayout], dict[str, Mapping[str, Tensor]]]:
+def original_blocks(
+    alignment: Alignment, graphs: Mapping[str, LayerGraph]
+) -> tuple[dict[str, BlockLayout], dict[str, Mapping[str, Tensor]]]:
     """The layers of the original networks as blocks, in the channel numbering of the alignment."""
     layouts, tensors = {}, {}
     for bit, task in enumerate(alignment.tasks):

@@ -47,7 +47,8 @@ class Change:
 
     Attributes:
         transfer: how tensors of the old blocks became those of the new ones; moves an optimiser's state as well.
-        refused: for each junction the neurons that had to stay, because without them a group would have had nothing to read.
+        refused: for each junction the neurons that had to stay, because without them a group would have had
+        nothing to read.
     """
 
     transfer: Transfer
@@ -57,8 +58,9 @@ class Change:
 class MultitaskNetwork(nn.Module):
     """K networks as one.
 
-    Made by :func:`pamerge.merge`. Every layer is a set of ordinary modules, its blocks, one for each set of tasks that needs the block's
-    outputs; running a subset of tasks runs the blocks whose tasks are in it, whole, and no others.
+    Made by :func:`pamerge.merge`. Every layer is a set of ordinary modules, its blocks, one for each set of tasks
+    that needs the block's outputs; running a subset of tasks runs the blocks whose tasks are in it, whole, and no
+    others.
     """
 
     blocks: nn.ModuleDict
@@ -85,7 +87,8 @@ class MultitaskNetwork(nn.Module):
         Args:
             x: inputs, ``(batch, *input_size)``.
             tasks: the tasks to run; neurons that none of them needs are not computed.
-            at_junction: ``hook(junction, group, tensor) -> tensor`` for every group of every junction on the way to the weighted
+            at_junction: ``hook(junction, group, tensor) -> tensor`` for every group of every junction on the way
+            to the weighted
                 layers; used to look at activations and to put gates on neurons.
         """
         chosen = resolve_tasks(tasks, self.tasks)
@@ -166,7 +169,9 @@ class MultitaskNetwork(nn.Module):
         convention: Convention = "paper",
         input_size: tuple[int, ...] | None = None,
     ) -> int:
-        """Operations for one sample when some tasks (all by default) run; see :mod:`pamerge.network.cost` for what counts."""
+        """Operations for one sample when some tasks (all by default) run; see :mod:`pamerge.network.cost` for what
+        counts.
+        """
         return sum(self.layer_flops(tasks, convention=convention, input_size=input_size).values())
 
     def layer_flops(
@@ -206,7 +211,9 @@ class MultitaskNetwork(nn.Module):
             if not np.array_equal(again.nodes[name].channels, node.channels):
                 raise PamergeError(f"{name!r} holds channels that no task needs.")
             if name in structure.task_sets and not np.array_equal(again.task_sets[name], structure.task_sets[name]):
-                raise PamergeError(f"The junction at {name!r} has neurons whose task sets are wider than the tasks they reach.")
+                raise PamergeError(
+                    f"The junction at {name!r} has neurons whose task sets are wider than the tasks they reach."
+                )
         for layer, groups in unsupplied(structure).items():
             listed = ", ".join(str(structure.task_set(g)) for g in groups)
             raise PamergeError(f"Layer {layer!r} has groups with nothing to read: {listed}.")
@@ -219,19 +226,21 @@ class MultitaskNetwork(nn.Module):
         rows = [["junction", *names, "feeds", "MFLOPs"]]
         for junction in self.junctions.values():
             sizes = [str(len(junction.groups.get(column, ()))) for column in columns]
-            feeds = ", ".join(junction.feeds[:2]) + (f" and {len(junction.feeds) - 2} more" if len(junction.feeds) > 2 else "")
+            feeds = ", ".join(junction.feeds[:2]) + (
+                f" and {len(junction.feeds) - 2} more" if len(junction.feeds) > 2 else ""
+            )
             rows.append([junction.name, *sizes, feeds, f"{sum(costs.get(f, 0) for f in junction.feeds) / 1e6:.2f}"])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         lines.insert(1, "  ".join("─" * width for width in widths))
-        total = f"{len(self.tasks)} task(s): {', '.join(self.tasks)}; {self.flops() / 1e6:.2f} MFLOPs, {self.parameter_count():,} parameters"
-        return "\n".join([total, *lines])
+        cost = f"{self.flops() / 1e6:.2f} MFLOPs, {self.parameter_count():,} parameters"
+        return "\n".join([f"{len(self.tasks)} task(s): {', '.join(self.tasks)}; {cost}", *lines])
 
     def __repr__(self) -> str:
         return f"MultitaskNetwork(tasks={list(self.tasks)}, blocks={len(self.blocks)}, flops={self.flops()})"
 
     def _all_groups(self) -> list[int]:
-        return groups_of(np.concatenate([sets for sets in self._structure.task_sets.values()]))
+        return groups_of(np.concatenate(list(self._structure.task_sets.values())))
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -239,13 +248,13 @@ class MultitaskNetwork(nn.Module):
         """Remove neurons for good: tensors shrink, and what only they needed disappears with them.
 
         Args:
-            neurons: for each junction, the numbers of the neurons to remove, the least important first. Where a group would
-                lose its last supplier, the last one named stays; the result says which.
+            neurons: for each junction, the numbers of the neurons to remove, the least important first. Where a
+                group would lose its last supplier, the last one named stays; the result says which.
         """
         return self.restrict({name: dict.fromkeys(numbers, TaskSet()) for name, numbers in neurons.items()})
 
     def restrict(self, task_sets: Mapping[str, Mapping[int, TaskSet]]) -> Change:
-        """Give neurons smaller task sets: connections to what they no longer serve are cut; an empty set removes the neuron.
+        """Give neurons smaller task sets, the empty one to remove a neuron; other connections are cut.
 
         Args:
             task_sets: for each junction, new task sets of some neurons, the least important neuron first.
@@ -266,8 +275,8 @@ class MultitaskNetwork(nn.Module):
     def regroup(self, task_sets: Mapping[str, Mapping[int, TaskSet]]) -> Transfer:
         """Give the neurons of some junctions new task sets, smaller or larger; neurons that are not named are dropped.
 
-        Existing connections keep their weights, new ones are zero. Task sets that would leave a neuron with nothing to read are
-        repaired; see :func:`pamerge.network.repair.repair`.
+        Existing connections keep their weights, new ones are zero. Task sets that would leave a neuron with
+        nothing to read are repaired; see :func:`pamerge.network.repair.repair`.
         """
         values = {name: value for value, name in junction_names(self._structure).items()}
         chosen = dict(self._structure.task_sets)
@@ -322,7 +331,7 @@ class MultitaskNetwork(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Compiled programs are made anew in a copy."""
-        return {**super().__getstate__(), "_compiled": {}, "_programs": {}}  # type: ignore[misc]
+        return {**self.__dict__, "_compiled": {}, "_programs": {}}
 
 
 class Subnet(nn.Module):
@@ -364,7 +373,8 @@ def _filled(layout: BlockLayout, tensors: Mapping[str, Tensor]) -> nn.Module:
             tensor = torch.zeros(meta.shape, dtype=dtype, device=like.device)
         if tensor.shape != meta.shape:
             raise PamergeError(
-                f"Tensor {name!r} of block {layout.key!r} has shape {tuple(tensor.shape)}; expected {tuple(meta.shape)}."
+                f"Tensor {name!r} of block {layout.key!r} has shape {tuple(tensor.shape)}; "
+                f"expected {tuple(meta.shape)}."
             )
         if name in dict(block.named_parameters()):
             setattr(block, name, nn.Parameter(tensor.detach()))

@@ -1,7 +1,7 @@
 """Running a network: its structure compiled to a flat list of steps, filtered for the tasks that are asked for.
 
-Tensors are kept in pieces, one for each need-set. A step computes one piece, and whether it runs depends only on its need-set,
-so the program of a subset of tasks is the full program with steps left out.
+Tensors are kept in pieces, one for each need-set. A step computes one piece, and whether it runs depends only on
+its need-set, so the program of a subset of tasks is the full program with steps left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from pamerge.network.structure import Structure, groups_of, junction_names
 from pamerge.tasks import TaskSet
 
 JunctionHook = Callable[[str, TaskSet, Tensor], Tensor]
-"""``hook(junction, group, tensor) -> tensor``: sees and may change what a group of neurons hands to the weighted layers."""
+"""``hook(junction, group, tensor) -> tensor``: sees and may change what a group of neurons hands to the weighted
+layers."""
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Compiled:
 
 
 class Compiler:
-    """Turns a structure into steps for all tasks; ``observed`` puts a step at every junction where a hook can look in."""
+    """Turns a structure into steps; ``observed`` puts a step at every junction where a hook can look in."""
 
     def __init__(self, structure: Structure, observed: bool) -> None:
         self.structure = structure
@@ -187,7 +188,11 @@ class Compiler:
         return step.out
 
     def _gather(
-        self, registers: NDArray[np.int64], positions: NDArray[np.int64], starts: NDArray[np.int64], width: int
+        self,
+        registers: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        width: int,
     ) -> tuple[Gather, tuple[int, ...]]:
         distinct = registers[starts]
         if len(set(distinct.tolist())) == len(distinct):  # each piece is read in one run

@@ -1,4 +1,4 @@
-"""Makes any choice of task sets a network that works: every task reaches the input, every group has something to read."""
+"""Makes any task sets a network that works: every task reaches the input, every group has something to read."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def repair(structure: Structure) -> Structure:
     """The nearest structure in which the invariants hold, tightened.
 
     A neuron that would have nothing to read is given back to the tasks whose network it came from. In a residual branch
-    the branch is left out for that channel instead: the shortcut carries it alone. A task that has no neuron at some junction gets
-    its own network's neurons back.
+    the branch is left out for that channel instead: the shortcut carries it alone. A task that has no neuron at
+    some junction gets its own network's neurons back.
     """
     structure = _with_every_task(structure)
     given_back: set[tuple[str, int]] = set()
@@ -36,7 +36,8 @@ def repair(structure: Structure) -> Structure:
             repeated = given_back & {(layer, int(channel)) for channel in lacking}
             if repeated:
                 raise PamergeError(
-                    f"The task sets cannot be repaired: layer {layer!r} has {len(repeated)} neurons that no neuron before it may feed."
+                    f"The task sets cannot be repaired: layer {layer!r} has {len(repeated)} neurons that no neuron "
+                    "before it may feed."
                 )
             given_back |= {(layer, int(channel)) for channel in lacking}
             structure = _with_every_task(_give_back(structure, layer, lacking))
@@ -51,12 +52,8 @@ def _with_every_task(structure: Structure) -> Structure:
         if structure.is_fixed(name):
             task_sets[name] = np.full(len(node.channels), structure.everyone)
             continue
-        owners = np.bitwise_or.reduce(
-            [structure.origins[reader.channels] for reader in readers[name] if reader.kind == "weighted"][0]
-        )
-        for reader in readers[name]:
-            if reader.kind == "weighted":
-                owners |= np.bitwise_or.reduce(structure.origins[reader.channels])
+        fed = [structure.origins[reader.channels] for reader in readers[name] if reader.kind == "weighted"]
+        owners = np.bitwise_or.reduce(np.concatenate(fed))
         missing = int(owners & ~np.bitwise_or.reduce(masks))
         if missing:
             own = structure.origins[node.channels]

@@ -1,7 +1,8 @@
 """The structure of a multitask network: who computes what for whom, without any weights.
 
-Task sets are bit masks here (bit i is the i-th task), in arrays beside the channels of a node; :class:`~pamerge.TaskSet` is what
-users see. Everything is derived from one rule: a neuron with task set τ may feed an output that is needed by σ iff σ ⊆ τ.
+Task sets are bit masks here (bit i is the i-th task), in arrays beside the channels of a node;
+:class:`~pamerge.TaskSet` is what users see. Everything is derived from one rule: a neuron with task set τ may feed
+an output that is needed by σ iff σ ⊆ τ.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class Structure:
         nodes: in an order of computation. A node without channels is not computed.
         outputs: the node that computes each task's output.
         origins: for each channel number, the tasks whose network it came from.
-        task_sets: for each junction (by the node that computes it), a mask for each channel of the node; 0 where the junction
-            does not use the channel, as may happen in a residual stream.
+        task_sets: for each junction (by the node that computes it), a mask for each channel of the node; 0 where
+            the junction does not use the channel, as may happen in a residual stream.
         needs: for each node, a mask for each channel: the tasks that need it there. Made by :func:`tighten`.
     """
 
@@ -66,7 +67,7 @@ class Structure:
 
 
 def lay_out(alignment: Alignment, task_sets: Mapping[str, Masks] | None = None) -> Structure:
-    """The structure of aligned networks; without task sets every neuron belongs to the task whose network it came from."""
+    """The structure of aligned networks; without task sets every neuron belongs to its own network's task."""
     sets = {}
     for name in junction_values(alignment.nodes):
         channels = alignment.nodes[name].channels
@@ -86,14 +87,16 @@ def groups_of(masks: Masks) -> list[int]:
 
 def suppliers(task_sets: Masks, group: int) -> NDArray[np.bool_]:
     """Which neurons of a junction may feed an output that is needed by ``group``: those with τ ⊇ group."""
-    return (group & ~task_sets) == 0
+    supplies: NDArray[np.bool_] = (group & ~task_sets) == 0
+    return supplies
 
 
 @dataclass(frozen=True)
 class Proposal:
     """New task sets for the neurons of some junctions, with a rank for each neuron.
 
-    Where a change would leave a group without any supplier, the affected neuron with the highest rank keeps its old task set.
+    Where a change would leave a group without any supplier, the affected neuron with the highest rank keeps its
+    old task set.
     """
 
     task_sets: Mapping[str, Masks]
@@ -104,12 +107,14 @@ def tighten(structure: Structure, proposal: Proposal | None = None) -> tuple[Str
     """Backwards through the network: what each channel is needed for, and which neurons reach no task any more.
 
     Returns:
-        The structure with task sets reduced to the tasks that a neuron really reaches, with ``needs``, and without the channels
-        that nobody needs; and for each junction the neurons whose change was refused.
+        The structure with task sets reduced to the tasks that a neuron really reaches, with ``needs``, and without
+        the channels that nobody needs; and for each junction the neurons whose change was refused.
     """
     readers = consumers(structure.nodes)
     scatter = np.zeros(len(structure.origins), dtype=np.int64)
-    nodes, needs, task_sets = dict(structure.nodes), {}, {}
+    nodes = dict(structure.nodes)
+    needs: dict[str, Masks] = {}
+    task_sets: dict[str, Masks] = {}
     refused: dict[str, list[int]] = {}
     for name in reversed(list(structure.nodes)):
         node = structure.nodes[name]
@@ -156,7 +161,7 @@ def _needed_by(reader: Node, need: Masks, node: Node, scatter: Masks) -> Masks:
 def _with_suppliers(
     old: Masks, new: Masks, ranks: NDArray[np.float64], groups: list[int]
 ) -> tuple[Masks, NDArray[np.int64]]:
-    """The new task sets, except that the highest ranked changed neuron stays where a group would lose its last supplier."""
+    """The new task sets; where a group would lose its last supplier, the best ranked one keeps its old set."""
     new, kept = new.copy(), []
     for group in groups:
         if not suppliers(new, group).any():

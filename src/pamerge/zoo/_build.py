@@ -20,9 +20,7 @@ def check_count(name: str, value: object) -> int:
 def check_width(width: object) -> float:
     """``width`` if it can multiply a number of channels."""
     if isinstance(width, bool) or not isinstance(width, int | float) or not 0 < width < math.inf:
-        raise PamergeError(
-            f"width must be a positive number that scales the channels, such as 0.25, got {width!r}."
-        )
+        raise PamergeError(f"width must be a positive number that scales the channels, such as 0.25, got {width!r}.")
     return float(width)
 
 

@@ -90,6 +90,4 @@ def vgg16(
     >>> vgg16(20, width=0.125)(torch.zeros(2, 3, 72, 72)).shape
     torch.Size([2, 20])
     """
-    return VGG(
-        VGG16, outputs, width=width, fc=fc, batch_norm=batch_norm, input_size=input_size, generator=generator
-    )
+    return VGG(VGG16, outputs, width=width, fc=fc, batch_norm=batch_norm, input_size=input_size, generator=generator)
