@@ -5,7 +5,7 @@ python benchmarks/bench_information.py --quick    # small sizes, some seconds; w
 
 "Straightforward" recomputes everything for each candidate set S ∪ {j}: all pairwise distances of the samples (the
 mixture estimator), or the covariance and its solution (the Gaussian one). It is timed on candidate sets of some
-sizes, in this run and on the same data, and its time for a whole trace is the interpolated sum over all steps.
+sizes, in turn with ours and on the same data, and its time for a whole trace is the interpolated sum over all steps.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from pamerge.information import Gaussian, Mixture, greedy, label_codes, trace
+from pamerge.information import Estimator, Gaussian, Mixture, greedy, label_codes, trace
+from pamerge.information.mixture import MixtureState
 
 OUT = Path(__file__).parent.parent / "results" / "benchmarks" / "information.json"
 MIB = 2**20
@@ -59,29 +61,18 @@ def straightforward_mixture(values: Tensor, codes: Tensor, variance: float) -> f
     return float((own / kernel.mean(1, keepdim=True)).log2().mean(0).sum())
 
 
-def of_first(values: Tensor, codes: Tensor, variance: float, size: int) -> float:
-    return straightforward_mixture(values[:, :size], codes, variance)
-
-
 def straightforward_gaussian(values: Tensor, y: Tensor, noise: float) -> float:
-    joint = torch.cov(torch.cat([values, y], 1).T)
+    joint = torch.cov(torch.cat([values, y.double()], 1).T)
     p = values.shape[1]
     xx, xy = joint[:p, :p] + noise * torch.eye(p, dtype=joint.dtype), joint[:p, p:]
     explained = (xy * torch.linalg.solve(xx, xy)).sum(0) / joint.diagonal()[p:]
     return -0.5 * float((1 - explained).log2().sum())
 
 
-def whole_trace(of_size: Callable[[int], object], neurons: int, sizes: list[int], repeats: int) -> float:
+def whole_trace(times: dict[int, float], neurons: int) -> float:
     """Interpolated time of all candidate sets of a trace: neurons − p + 1 sets of each size p."""
-    times = [seconds(partial(of_size, size), repeats) for size in sizes]
-    total = 0.0
-    for size in range(1, neurons + 1):
-        place = max(k for k, known in enumerate(sizes) if known <= size)
-        after = min(place + 1, len(sizes) - 1)
-        span = sizes[after] - sizes[place] or 1
-        each = times[place] + (times[after] - times[place]) * (size - sizes[place]) / span
-        total += (neurons - size + 1) * each
-    return total
+    each = np.interp(range(1, neurons + 1), list(times), list(times.values()))
+    return float(sum((neurons - place) * time for place, time in enumerate(each)))
 
 
 def compare(neurons: int, samples: int, repeats: int) -> list[dict[str, object]]:
@@ -91,35 +82,56 @@ def compare(neurons: int, samples: int, repeats: int) -> list[dict[str, object]]
     collector.add(x, y)
     (state,) = collector.states()
     scaled = (flat.double() - flat.double().mean(0)) / math.sqrt(state.variance)
-    mixture = seconds(lambda: greedy([state]))
-    gaussian = seconds(lambda: trace(x, y, Gaussian()), 3)
-    sizes = sorted({1, 2, *(max(1, neurons * k // 8) for k in range(1, 9))})
     noise = 1e-2 * float(flat.double().var(0).mean())
-    single, double = (
-        whole_trace(partial(of_first, scaled.to(dtype), codes, state.bandwidth), neurons, sizes, repeats)
-        for dtype in (torch.float32, torch.float64)
-    )
-    naive_gaussian = whole_trace(
-        lambda p: straightforward_gaussian(flat[:, :p].double(), y.double(), noise), neurons, sizes, repeats
-    )
     check(x, y, scaled, codes, noise)
-    where = f"{neurons} candidates, N = {samples}, {y.shape[1]} labels"
-    return [
-        row(f"Mixture, whole trace, {where}", mixture, "s"),
-        row(f"Gaussian, whole trace, {where}", gaussian, "s"),
-        row("straightforward mixture, float32", single, "s", "interpolated from some set sizes"),
-        row("straightforward mixture, float64", double, "s", "interpolated from some set sizes"),
-        row("straightforward Gaussian, float64", naive_gaussian, "s", "interpolated from some set sizes"),
-        row("Mixture against straightforward mixture, float32", single / mixture, "x", "target 5"),
-        row("Mixture against straightforward mixture, float64", double / mixture, "x", "target 5"),
-        row("Gaussian against straightforward mixture, float32", single / gaussian, "x", "target 1000"),
-        row("Gaussian against straightforward Gaussian", naive_gaussian / gaussian, "x"),
+    single, double, wide = scaled.float(), scaled, flat.double()
+    names = ("float32", "float64", "Gaussian", "Mixture")
+    times: dict[str, dict[int, float]] = {name: {} for name in names}
+    traces = []
+    sizes = sorted({1, 2, *(max(1, neurons * k // 8) for k in range(1, 9))})
+    for size in range(1, neurons + 1):
+        if size in sizes:  # all contenders in turn, so that a busy machine slows down all of them
+            tries: dict[str, list[float]] = {name: [] for name in names}
+            for _ in range(repeats):
+                values = {"float32": single[:, :size], "float64": double[:, :size]}
+                for name, chosen in values.items():
+                    call = partial(straightforward_mixture, chosen, codes, state.bandwidth)
+                    tries[name].append(seconds(call, 3))
+                tries["Gaussian"].append(seconds(partial(straightforward_gaussian, wide[:, :size], y, noise), 3))
+                tries["Mixture"].append(seconds(state.candidates))
+                traces.append(seconds(partial(trace, x, y, Gaussian())))
+            for name in names:
+                times[name][size] = statistics.median(tries[name])
+        start = time.perf_counter()
+        state.add(size - 1)
+        if size in sizes:  # part of a step too
+            times["Mixture"][size] += time.perf_counter() - start
+    total = {name: whole_trace(times[name], neurons) for name in names if name != "Mixture"}
+    total["Mixture"] = float(np.interp(range(1, neurons + 1), sizes, list(times["Mixture"].values())).sum())
+    gaussian = statistics.median(traces)
+    where = f"whole trace, {neurons} candidates, N = {samples}, {y.shape[1]} labels"
+    note = "interpolated from some steps"
+    rows = [
+        row(f"straightforward mixture, float32, {where}", total["float32"], "s", note),
+        row(f"straightforward mixture, float64, {where}", total["float64"], "s", note),
+        row(f"straightforward Gaussian, float64, {where}", total["Gaussian"], "s", note),
+        row(f"Mixture, {where}", total["Mixture"], "s", note),
+        row(f"Gaussian, {where}", gaussian, "s"),
     ]
+    for name in ("float32", "float64"):
+        against = f"against straightforward mixture, {name}"
+        rows.append(row(f"Mixture {against}", total[name] / total["Mixture"], "x", "target 5"))
+        rows.append(row(f"Gaussian {against}", total[name] / gaussian, "x", "target 1000"))
+    rows.append(row("Gaussian against straightforward Gaussian, float64", total["Gaussian"] / gaussian, "x"))
+    exact = straightforward_mixture(double, codes, state.bandwidth)
+    error = abs(straightforward_mixture(single, codes, state.bandwidth) - exact)
+    rows.append(row("error of straightforward mixture, float32, whole layer", error, "bits"))
+    return rows
 
 
 def check(x: Tensor, y: Tensor, scaled: Tensor, codes: Tensor, noise: float) -> None:
     """What is compared must be the same numbers."""
-    estimators = {"mixture": Mixture(samples=len(x)), "gaussian": Gaussian()}
+    estimators: dict[str, Estimator] = {"mixture": Mixture(samples=len(x)), "gaussian": Gaussian()}
     for name, estimator in estimators.items():
         collector = estimator.collector()
         collector.add(x, y)
@@ -127,10 +139,10 @@ def check(x: Tensor, y: Tensor, scaled: Tensor, codes: Tensor, noise: float) -> 
         for neuron in range(5):
             state.add(neuron)
         found = float(state.candidates()[5])
-        if name == "mixture":
+        if isinstance(state, MixtureState):
             expected = straightforward_mixture(scaled[:, :6], codes, state.bandwidth)
         else:
-            expected = straightforward_gaussian(x.flatten(1)[:, :6].double(), y.double(), noise)
+            expected = straightforward_gaussian(x.flatten(1)[:, :6].double(), y, noise)
         if abs(found - expected) > 1e-6:
             raise SystemExit(f"{name}: {found} differs from the straightforward {expected}")
 
@@ -188,7 +200,16 @@ def measure_memory(neurons: int, samples: int) -> None:
         (state,) = collector.states()
         for _ in range(2):
             state.add(int(state.candidates().argmin()))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    print(peak_memory())
+
+
+def peak_memory() -> int:
+    """Bytes. What getrusage tells on Linux includes the parent's peak, from before the exec; VmHWM does not."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def row(name: str, value: float, unit: str, note: str = "") -> dict[str, object]:

@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.linalg.lapack import dtrtri
 from torch import Tensor
 
 
@@ -55,11 +57,13 @@ def prefix_freedom(xx: Tensor, noise: float, n: int) -> Freedom:
     With the Cholesky factor L of Σ + λ I, the leading block of L⁻¹ is the inverse of the leading block of L.
     So the trace and the squared norm of every leading block's inverse are running sums over ``L⁻¹ L⁻ᵀ``.
     """
-    unit = torch.eye(len(xx), dtype=xx.dtype)
-    inverse = torch.linalg.solve_triangular(_factor(xx, noise), unit, upper=False)
+    inverse, _ = dtrtri(_factor(xx, noise).numpy(), lower=1)
     gram = inverse @ inverse.T
-    squares = 2 * (gram.tril(-1) ** 2).sum(1) + gram.diagonal() ** 2
-    return _matched(n, torch.arange(1, len(xx) + 1), gram.diagonal().cumsum(0), squares.cumsum(0), noise)
+    diagonal = gram.diagonal()
+    lower = np.tril(gram, -1)
+    squares = 2 * np.einsum("ij,ij->i", lower, lower) + diagonal**2
+    trace, norm = (torch.from_numpy(terms.cumsum()) for terms in (diagonal, squares))
+    return _matched(n, torch.arange(1, len(xx) + 1), trace, norm, noise)
 
 
 def wishart_bias(left: Freedom, labels: int) -> Tensor:

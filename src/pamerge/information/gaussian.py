@@ -11,8 +11,11 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pamerge.errors import PamergeError, PamergeWarning
@@ -22,8 +25,10 @@ from pamerge.information.labels import ArrayLike, Labels
 from pamerge.information.moments import Moments, Source
 from pamerge.information.protocol import LayerInformation, State
 
+_Array: TypeAlias = NDArray[np.float64]
 _PANEL = 32  # values eliminated between two updates of the full covariance; 16 to 64 are equally fast
 _LEAST = 1e-12  # the least share of a label's variance that can be left, against rounding to zero and below
+_FACTORS = 24  # 24 shares of 1e-12 are still far above the smallest float64
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,9 @@ class GaussianState:
     """A growing set of neurons, by pivoted Cholesky elimination of Σ_TT + λ I with the labels carried along.
 
     ``var(Y_l | S ∪ j) = var(Y_l | S) − cov(Y_l, j | S)² / var(j | S)``, and the P values of a neuron are
-    eliminated together. As in LAPACK's ``pstrf``, the full residual covariance is brought up to date only
-    once in a panel of eliminations, by a matrix product; in between, only what the next step needs is. A full
-    order of M neurons costs O(M³) in products and O(M² · labels) besides.
+    eliminated together. As in LAPACK's ``pstrf``, the full residual covariance is brought up to date only once
+    in a panel of eliminations, by a matrix product; in between, only what the next step needs is. A full order
+    of M neurons costs O(M³) in products and O(M² · labels) besides.
     """
 
     def __init__(self, source: Source, estimator: Gaussian) -> None:
@@ -93,31 +98,31 @@ class GaussianState:
         self._source = source
         self._noise = noise_of(source, estimator.ridge)
         self._values = source.values
-        self._labels = source.xy.shape[1]
         count = len(source.xx) // source.values
         self._order: list[int] = []
-        self._plain: list[float] = []
-        # What follows is about the neurons in `_neurons`: the candidates, and those added since the last
-        # panel.
-        self._neurons = torch.arange(count)
-        self._place = torch.arange(count)
-        self._open = torch.ones(count, dtype=torch.bool)
-        self._xx = source.xx + self._noise * torch.eye(len(source.xx), dtype=torch.float64)
-        self._panel = torch.empty(len(self._xx), _PANEL + self._values, dtype=torch.float64)
+        self._shares: list[_Array] = []
+        # Small steps on small arrays: NumPy, whose calls cost a fraction of torch's. What follows is about the
+        # neurons in `_neurons`: the candidates, and those added since the last panel.
+        self._neurons = np.arange(count)
+        self._place = np.arange(count)
+        self._open = np.ones(count, dtype=bool)
+        self._xx: _Array = source.xx.numpy() + self._noise * np.eye(len(source.xx))
+        self._panel = np.empty((_PANEL + self._values, len(self._xx)))
         self._filled = 0
         blocks = self._xx.reshape(count, self._values, count, self._values)
-        self._blocks = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1).clone()  # (count, P, P): var(j | S)
+        self._blocks: _Array = np.ascontiguousarray(blocks.diagonal(0, 0, 2).transpose(2, 0, 1))  # var(j | S)
         # Labels are scaled to variance 1, so that what is left of them is a share.
-        self._xy = source.xy / source.yy.diagonal().sqrt()
-        self._left = torch.ones(self._labels, dtype=torch.float64)
+        self._yx: _Array = np.ascontiguousarray((source.xy / source.yy.diagonal().sqrt()).T.numpy())
+        self._left = np.ones(len(self._yx))
 
     def candidates(self) -> Tensor:
         """The plain information of S ∪ {j} in bits for every neuron j; infinite for the neurons in S."""
-        explained = _explained(self._blocks, self._xy.reshape(len(self._neurons), self._values, self._labels))
-        bits = -0.5 * (self._left - explained).clamp_min_(_LEAST).log2_().sum(1)
-        everything = torch.full((len(self._place),), torch.inf, dtype=torch.float64)
-        everything[self._neurons] = bits.where(self._open, torch.inf)
-        return everything
+        explained = _explained(self._blocks, self._yx.reshape(len(self._left), len(self._neurons), self._values))
+        bits = _bits(np.subtract(self._left[:, None], explained, out=explained))
+        bits[~self._open] = np.inf
+        everything = np.full(len(self._place), np.inf)
+        everything[self._neurons] = bits
+        return torch.from_numpy(everything)
 
     def add(self, neuron: int) -> None:
         """Move a candidate into S."""
@@ -127,17 +132,18 @@ class GaussianState:
         for value in range(place * self._values, (place + 1) * self._values):
             self._eliminate(value)
         self._open[place] = False
+        self._blocks[place] = np.eye(self._values)  # nothing is left of it; anything that can be divided by
         self._order.append(neuron)
-        self._plain.append(-0.5 * float(self._left.clamp_min(_LEAST).log2().sum()))
+        self._shares.append(self._left.copy())
         if self._filled >= _PANEL:
             self._update()
 
     def bits(self) -> Tensor:
         """The information of S after each addition, minus its expectation under independence."""
-        plain = torch.tensor(self._plain, dtype=torch.float64)
         if not self._order:
-            return plain
-        return plain - self._labels * wishart_bias(self._freedom(), 1)
+            return torch.empty(0, dtype=torch.float64)
+        plain = torch.from_numpy(_bits(np.stack(self._shares, axis=1)))
+        return plain - len(self._left) * wishart_bias(self._freedom(), 1)
 
     def _freedom(self) -> Freedom:
         order = torch.tensor(self._order)
@@ -146,31 +152,31 @@ class GaussianState:
         return freedom.every(self._values)
 
     def _eliminate(self, value: int) -> None:
-        panel = self._panel[:, : self._filled]
-        column = torch.addmv(self._xx[:, value], panel, panel[value], alpha=-1)
+        panel = self._panel[: self._filled]
+        column = self._xx[value] - panel[:, value] @ panel
         # In exact arithmetic a pivot is never below the ridge.
-        root = math.sqrt(max(float(column[value]), self._noise))
+        root = math.sqrt(max(column[value], self._noise))
         column /= root
-        self._panel[:, self._filled] = column
+        self._panel[self._filled] = column
         self._filled += 1
-        label = self._xy[value] / root
-        self._xy.addr_(column, label, alpha=-1)
-        self._left -= label.square()
+        label = self._yx[:, value] / root
+        self._yx -= np.multiply.outer(label, column)
+        self._left -= label**2
         pieces = column.reshape(-1, self._values)
-        self._blocks.addcmul_(pieces.unsqueeze(2), pieces.unsqueeze(1), value=-1)
+        self._blocks -= pieces[:, :, None] * pieces[:, None, :]
 
     def _update(self) -> None:
-        panel = self._panel[:, : self._filled]
-        self._xx.addmm_(panel, panel.T, alpha=-1)
-        kept = self._open.nonzero().squeeze(1)
-        values = (kept.unsqueeze(1) * self._values + torch.arange(self._values)).flatten()
-        self._xx = self._xx.index_select(0, values).index_select(1, values)
-        self._xy = self._xy[values]
+        panel = self._panel[: self._filled]
+        self._xx -= panel.T @ panel
+        kept = self._open.nonzero()[0]
+        values = (kept[:, None] * self._values + np.arange(self._values)).ravel()
+        self._xx = self._xx.take(values, axis=0).take(values, axis=1)
+        self._yx = self._yx[:, values]
         self._blocks = self._blocks[kept]
         self._neurons = self._neurons[kept]
-        self._place[self._neurons] = torch.arange(len(kept))
-        self._open = torch.ones(len(kept), dtype=torch.bool)
-        self._panel = torch.empty(len(values), self._panel.shape[1], dtype=torch.float64)
+        self._place[self._neurons] = np.arange(len(kept))
+        self._open = np.ones(len(kept), dtype=bool)
+        self._panel = np.empty((len(self._panel), len(values)))
         self._filled = 0
 
 
@@ -185,20 +191,32 @@ def warn_if_few(samples: int, values: int) -> None:
         )
 
 
-def _explained(blocks: Tensor, labels: Tensor) -> Tensor:
+def _explained(blocks: _Array, labels: _Array) -> _Array:
     """What each neuron explains of each label's variance, ``g_lᵀ B⁻¹ g_l``, by elimination of its P values.
 
     Args:
         blocks: ``(M, P, P)`` variances B of the neurons' values.
-        labels: ``(M, P, L)`` covariances g of the neurons' values with the labels.
+        labels: ``(L, M, P)`` covariances g of the labels with the neurons' values.
 
     Returns:
-        ``(M, L)``.
+        ``(L, M)``.
     """
-    explained = labels[:, 0].square() / blocks[:, 0, :1]
+    # One division a neuron and a product for each label: divisions are several times as slow.
+    explained: _Array = labels[:, :, 0] ** 2 * (1 / blocks[:, 0, 0])
     for _ in range(1, blocks.shape[1]):
-        factor = (blocks[:, 1:, 0] / blocks[:, 0, :1]).unsqueeze(2)
-        labels = labels[:, 1:] - factor * labels[:, :1]
-        blocks = blocks[:, 1:, 1:] - factor * blocks[:, :1, 1:]
-        explained += labels[:, 0].square() / blocks[:, 0, :1]
+        factor = blocks[:, 1:, 0] / blocks[:, 0, :1]
+        labels = labels[:, :, 1:] - factor * labels[:, :, :1]
+        blocks = blocks[:, 1:, 1:] - factor[:, :, None] * blocks[:, :1, 1:]
+        explained += labels[:, :, 0] ** 2 * (1 / blocks[:, 0, 0])
     return explained
+
+
+def _bits(shares: _Array) -> _Array:
+    """``−½ Σ_l log₂`` of the shares ``(L, M)`` that are left of the labels, which it may overwrite; ``(M,)``.
+
+    Logarithms are the dearest part of a step, so they are taken of products of as many shares as cannot underflow.
+    """
+    np.maximum(shares, _LEAST, out=shares)
+    starts = range(0, len(shares), _FACTORS)
+    products = [np.multiply.reduce(shares[start : start + _FACTORS], axis=0) for start in starts]
+    return -0.5 * np.log2(products).sum(axis=0) if products else np.zeros(shares.shape[1])

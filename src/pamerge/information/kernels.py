@@ -20,53 +20,69 @@ from torch import Tensor
 class Readout:
     """Which sums over a kernel's columns a set of labels needs, as one matrix product.
 
+    Labels of two classes come first, then those of more; constant ones carry nothing and are left out.
+
     Attributes:
-        columns: Rows of zeros and ones, ``(Q, N)``: all samples, then the samples of each class.
-        place: The row that holds the class of sample i for label l, ``(L, N)``.
-        rest: Where that row holds the *other* class, ``(L, N)``: of two classes only the rarer is summed up.
-        entropy: H(Y_l) in nats, ``(L,)``.
+        columns: Rows of zeros and ones, ``(Q, N)``: all samples; the rarer class of each label that has two; every
+            class of the others.
+        common: 1 where a sample is of the more common class of a label that has two, ``(L₂, N)``.
+        sign: -1 there, 1 elsewhere.
+        place: The row of the class of a sample, for each label with more than two classes, ``(L₊, N)``.
+        entropy: H(Y_l) in nats, ``(L₂ + L₊,)``.
     """
 
     columns: Tensor
+    common: Tensor
+    sign: Tensor
     place: Tensor
-    rest: Tensor
     entropy: Tensor
 
     @classmethod
     def of(cls, codes: Tensor) -> Readout:
         """The readout of labels given as codes, ``(N, L)``, none of them missing."""
         rows = [torch.ones(len(codes), dtype=torch.float64)]
-        place = torch.zeros(codes.shape[1], len(codes), dtype=torch.long)
-        rest = torch.zeros(codes.shape[1], len(codes), dtype=torch.bool)
-        entropy = torch.zeros(codes.shape[1], dtype=torch.float64)
-        for label, code in enumerate(codes.T):
-            classes, inverse, counts = torch.unique(code, return_inverse=True, return_counts=True)
+        common, place, entropy = [], [], []
+        labels = [torch.unique(code, return_inverse=True, return_counts=True) for code in codes.T]
+        for classes, inverse, counts in sorted(labels, key=lambda label: len(label[0]) > 2):
+            if len(classes) == 1:
+                continue
             shares = counts.double() / len(codes)
-            entropy[label] = -(shares * shares.log()).sum()
+            entropy.append(-(shares * shares.log()).sum())
             if len(classes) == 2:
-                # A kernel's sum over the common class is the difference, which loses few digits; over the
-                # rare class it could lose many. It halves the products for multi-label data.
-                rare = int(counts.argmin())
-                rest[label] = inverse != rare
-                place[label] = len(rows)
-                rows.append((inverse == rare).double())
-            elif len(classes) > 2:
-                place[label] = inverse + len(rows)
+                # The sum over the common class is a difference, which halves the products for multi-label data.
+                # It loses few digits; as a difference the sum over the rare class could lose many.
+                rare = inverse == counts.argmin()
+                rows.append(rare.double())
+                common.append((~rare).double())
+            else:
+                place.append(inverse + len(rows))
                 rows.extend((inverse == index).double() for index in range(len(classes)))
-        return cls(torch.stack(rows), place, rest, entropy)
+        nothing = torch.empty(0, len(codes), dtype=torch.float64)
+        is_common = torch.stack(common) if common else nothing
+        return cls(
+            columns=torch.stack(rows),
+            common=is_common,
+            sign=1 - 2 * is_common,
+            place=torch.stack(place) if place else nothing.long(),
+            entropy=torch.stack(entropy) if entropy else torch.empty(0, dtype=torch.float64),
+        )
 
     def to(self, dtype: torch.dtype) -> Readout:
         """The same in another precision."""
-        return Readout(self.columns.to(dtype), self.place, self.rest, self.entropy)
+        columns, common, sign = (part.to(dtype) for part in (self.columns, self.common, self.sign))
+        return Readout(columns, common, sign, self.place, self.entropy)
 
     def information(self, sums: Tensor) -> Tensor:
         """Information in bits about each label, ``(..., L)``, from ``columns @ K``, ``(..., Q, N)``."""
-        everything = sums[..., :1, :]
-        own = sums.gather(-2, self.place.expand(*sums.shape[:-2], -1, -1))
-        own = torch.where(self.rest, everything - own, own)
-        # The ratio is taken before the logarithm: single precision is then enough for 1e-6 bits.
-        ratio = own.div_(everything).clamp_min_(torch.finfo(sums.dtype).tiny).log_()
-        return (self.entropy + ratio.mean(-1, dtype=torch.float64)) / math.log(2)
+        # Ratios are taken before the logarithm: single precision is then enough for 1e-6 bits.
+        shares = sums[..., 1:, :] / sums[..., :1, :]
+        rare = shares[..., : len(self.common), :]
+        own = torch.addcmul(self.common, rare, self.sign)
+        if len(self.place):
+            place = (self.place - 1).expand(*sums.shape[:-2], -1, -1)
+            own = torch.cat([own, shares.gather(-2, place)], -2)
+        logarithms = own.clamp_min_(torch.finfo(sums.dtype).tiny).log_()
+        return (self.entropy + logarithms.mean(-1, dtype=torch.float64)) / math.log(2)
 
 
 def squared_distances(values: Tensor) -> Tensor:

@@ -156,6 +156,7 @@ class MixtureState:
         self._bits: list[float] = []
         self._single = self._labels.to(torch.float32)
         self._single_values = self._values.float()
+        self._sums = torch.empty(_BLOCK, *self._single.columns.shape)
         size = len(x)
         self._kernel, self._scratch = torch.empty(size, size), torch.empty(size, size)
         self._cache = torch.empty(min(len(self._values), _CACHE // (4 * size**2)), size, size)
@@ -169,7 +170,7 @@ class MixtureState:
         candidates: list[int] = self._open.nonzero().squeeze(1).tolist()
         for start in range(0, len(candidates), _BLOCK):
             block = candidates[start : start + _BLOCK]
-            sums = torch.empty(len(block), *self._single.columns.shape)
+            sums = self._sums[: len(block)]
             for place, neuron in enumerate(block):
                 if neuron < len(self._cache):
                     torch.mul(self._cache[neuron], chosen, out=self._kernel)

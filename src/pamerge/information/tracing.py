@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from pamerge.errors import PamergeError
 from pamerge.information.gaussian import Gaussian
@@ -121,13 +122,21 @@ def greedy(states: Sequence[State]) -> Trace:
     A sum that its bias correction turned negative counts as zero. Ties go to the first neuron.
     """
     order: list[int] = []
-    scores = torch.stack([state.candidates() for state in states]).sum(0)
-    for _ in range(len(scores)):
+    scores = _candidates(states)
+    while True:
         neuron = int(scores.argmin())
         for state in states:
             state.add(neuron)
         order.append(neuron)
-        if len(order) < len(scores):
-            scores = torch.stack([state.candidates() for state in states]).sum(0)
+        if len(order) == len(scores):
+            break
+        scores = _candidates(states)
     bits = torch.stack([state.bits() for state in states]).sum(0).clamp_min(0)
     return Trace(tuple(order), tuple(bits.tolist()))
+
+
+def _candidates(states: Sequence[State]) -> Tensor:
+    first, *others = (state.candidates() for state in states)
+    for scores in others:
+        first = first + scores
+    return first

@@ -3,6 +3,20 @@
 from pamerge.merging.assigned import Assigned
 from pamerge.merging.material import Material
 from pamerge.merging.merge import Scheme, merge
+from pamerge.merging.pam import PAM
+from pamerge.merging.regroup import Regrouping, regroup
+from pamerge.merging.result import LayerMerging, Merging
 from pamerge.merging.separate import Separate
 
-__all__ = ["Assigned", "Material", "Scheme", "Separate", "merge"]
+__all__ = [
+    "PAM",
+    "Assigned",
+    "LayerMerging",
+    "Material",
+    "Merging",
+    "Regrouping",
+    "Scheme",
+    "Separate",
+    "merge",
+    "regroup",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -27,6 +27,7 @@ class Material:
         calibration: batches of ``(inputs, targets)``.
         objectives: the kind of each task, or None to read it off the labels.
         train: training batches, for schemes that fine-tune while they merge.
+        cache: what schemes have read off the data, so that trying many settings reads it once.
     """
 
     networks: Mapping[str, nn.Module]
@@ -35,6 +36,7 @@ class Material:
     calibration: Iterable[Any]
     objectives: Mapping[str, Any] | None = None
     train: Iterable[Any] | None = None
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def side_by_side(self) -> MultitaskNetwork:
         """One network in which every neuron belongs to its own task; it computes what the originals compute."""
