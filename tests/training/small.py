@@ -28,7 +28,11 @@ def original(task: str, dropout: float = 0.0, batch_norm: bool = False) -> nn.Mo
         layers = [nn.Conv2d(2, 6, 3, padding=1), *([nn.BatchNorm2d(6)] if batch_norm else []), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 12), nn.ReLU()]
         layers += [nn.Dropout(dropout)] if dropout else []
-        return nn.Sequential(*layers, nn.Linear(12, OUTPUTS[task])).eval()
+        network = nn.Sequential(*layers, nn.Linear(12, OUTPUTS[task])).eval()
+        for parameter in network.parameters():
+            if parameter.dim() > 1:  # livelier than torch's own, so that outputs differ from input to input
+                parameter.data = torch.randn(parameter.shape) * (2 / parameter[0].numel()) ** 0.5
+        return network
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from pamerge.tasks import TaskSet
 @torch.no_grad()
 def junction_activations(
     network: MultitaskNetwork, data: Iterable[Any], *, pool: int = 1, samples: int | None = None
-) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+) -> Iterator[tuple[dict[str, Tensor], Mapping[str, Tensor]]]:
     """The activations of all neurons, and the labels, for one batch after the other.
 
     Args:

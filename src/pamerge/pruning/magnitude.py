@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pamerge.network.layout import spread
 from pamerge.pruning.protocol import QuietSession, Scores, Session, Surroundings
 
 
@@ -24,27 +23,16 @@ class _MagnitudeSession(QuietSession):
     def importance(self, task: str) -> Scores:
         """The mean square weight of the blocks that read a neuron for the task."""
         network = self.surroundings.network
-        sums: dict[int, list[float]] = {}
-        readers = {name: junction.feeds for name, junction in network.junctions.items()}
+        feeds = {name: junction.feeds for name, junction in network.junctions.items()}
         found: Scores = {}
         for junction, neurons in self.surroundings.places.served(task).items():
-            sums = {neuron: [0.0, 0.0] for neuron in neurons}
+            squares: dict[int, list[float]] = {neuron: [] for neuron in neurons}
             for key, layout in network.layouts.items():
-                if layout.node.name not in readers[junction] or task not in layout.group:
-                    continue
-                weight = network.blocks[key].weight.detach()
-                weight = weight if layout.node.op == "conv_transpose" else weight.transpose(0, 1)
-                squares = weight.flatten(1).square().mean(1)
-                for position, neuron in enumerate(layout.inputs.tolist()):
-                    if neuron in sums:
-                        columns = squares[spread(_one(position), layout.input_width)]
-                        sums[neuron][0] += float(columns.mean())
-                        sums[neuron][1] += 1
-            found[junction] = {neuron: total / max(1.0, count) for neuron, (total, count) in sums.items()}
+                if layout.node.name in feeds[junction] and task in layout.group:
+                    weight = network.blocks[key].weight.detach()
+                    weight = weight if layout.node.op == "conv_transpose" else weight.transpose(0, 1)
+                    columns = weight.reshape(len(layout.inputs), -1).square().mean(1).tolist()
+                    for neuron, column in zip(layout.inputs.tolist(), columns, strict=True):
+                        squares[neuron].append(column)
+            found[junction] = {neuron: sum(values) / max(1, len(values)) for neuron, values in squares.items()}
         return found
-
-
-def _one(position: int):  # type: ignore[no-untyped-def]
-    import numpy as np
-
-    return np.array([position])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -52,8 +52,8 @@ class Session(Protocol):
         """What to add to the loss while it is the task's turn; None for nothing."""
         ...
 
-    def parameters(self) -> Sequence[torch.nn.Parameter]:
-        """What to train along with the network."""
+    def parameters(self) -> Sequence[Mapping[str, Any]]:
+        """What to train along with the network, as parameter groups of a torch optimiser: ``{"params": …, "lr": …}``."""
         ...
 
     def measure(self, task: str, batches: Iterator[Batch]) -> int:
@@ -99,7 +99,7 @@ class QuietSession:
         """Nothing."""
         return None
 
-    def parameters(self) -> Sequence[torch.nn.Parameter]:
+    def parameters(self) -> Sequence[Mapping[str, Any]]:
         """Nothing."""
         return ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,12 +34,15 @@ class VIB:
         growth: γ grows by this factor after a round in which fewer than ``wanted`` of the gates closed.
         wanted: see ``growth``.
         most: no more than this share of a subgraph is removed in one round.
+        lr: the learning rate of the gates. They have a long way to go, from ln D = −9 to 0, so it is larger than that of
+            weights.
     """
 
     gamma: float = 1e-5
     growth: float = 1.5
     wanted: float = 0.01
     most: float = 0.05
+    lr: float = 0.02
 
     def start(self, surroundings: Surroundings) -> Session:
         """Begin to prune a network."""
@@ -65,9 +69,9 @@ class _VIBSession(QuietSession):
         self.gamma = dict.fromkeys(surroundings.network.tasks, settings.gamma)
         self.pixels = _pixels(surroundings.network)
 
-    def parameters(self) -> Sequence[nn.Parameter]:
-        """Means and variances of all gates."""
-        return [*self.mu.values(), *self.log_d.values()]
+    def parameters(self) -> Sequence[Mapping[str, Any]]:
+        """Means and variances of all gates, with a learning rate of their own."""
+        return [{"params": [*self.mu.values(), *self.log_d.values()], "lr": self.settings.lr}]
 
     def hook(self) -> JunctionHook:
         """Multiply every neuron by a sample of its gate."""

@@ -48,7 +48,7 @@ def finetune(
     fabric: Fabric | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     lr: float = 5e-4,
-    optimizer: OptimizerFactory = torch.optim.Adam,
+    optimizer: OptimizerFactory | None = None,
     schedule: Schedule = "cosine",
     patience: int | None = None,
     validate_every: int | None = None,
@@ -83,8 +83,8 @@ def finetune(
             the end it returns the result at once. A log of JSON lines is written beside it, at
             ``<checkpoint>.log.jsonl``.
         lr: The learning rate at the start.
-        optimizer: ``optimizer(parameters, lr=lr)``: a class of ``torch.optim``, or ``partial(torch.optim.SGD,
-            momentum=0.9)``.
+        optimizer: ``optimizer(parameters, lr=lr)``, such as ``partial(torch.optim.SGD, momentum=0.9)`` or a class of
+            ``torch.optim``; by default Adam.
         schedule: "cosine" lets the learning rate fall to zero, "constant" does not.
         patience: Stop when this many validations in a row brought nothing better.
         validate_every: Steps between validations; by default an epoch.
@@ -110,9 +110,9 @@ def finetune(
     validation_data = None
     if validation is not None:
         validation_data = Batches(shard(validation, fabric), "the validation data", objectives, network.tasks, probe)
-    with _modes_kept(network), _frozen(teachers, fabric.device), _seeded(seed):
+    with modes_kept(network), frozen(teachers, fabric.device), seeded(seed):
         found = _look_at(training_data, settings, teachers, probe, fabric)
-        distillation = Distillation(teachers, _shares(objectives, teachers, distill, found.labelled))
+        distillation = Distillation(teachers, teacher_shares(objectives, teachers, distill, found.labelled))
         total = steps or (found.batches * epochs if found.batches and epochs else None)
         names = {task: objective.metric_name for task, objective in objectives.items()}
         main = fabric.is_global_zero
@@ -173,7 +173,7 @@ def _look_at(
     return Survey(TaskSet(task for task, count in zip(tasks, seen, strict=True) if count), int(lengths.max()) or None)
 
 
-def _shares(
+def teacher_shares(
     objectives: Mapping[str, Objective], teachers: Mapping[str, nn.Module], distill: float, labelled: TaskSet
 ) -> dict[str, float]:
     """How much of each task's loss comes from its teacher."""
@@ -194,7 +194,7 @@ def _shares(
 
 
 @contextmanager
-def _modes_kept(network: nn.Module) -> Iterator[None]:
+def modes_kept(network: nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in network.modules()]
     try:
         yield
@@ -204,7 +204,7 @@ def _modes_kept(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _frozen(teachers: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
+def frozen(teachers: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
     """Teachers in eval mode on the device; afterwards as they were."""
     homes = {t: next((p.device for p in module.parameters()), device) for t, module in teachers.items()}
     with in_eval_mode(*teachers.values()):
@@ -218,7 +218,7 @@ def _frozen(teachers: Mapping[str, nn.Module], device: torch.device) -> Iterator
 
 
 @contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
+def seeded(seed: int | None) -> Iterator[None]:
     if seed is None:
         yield
         return

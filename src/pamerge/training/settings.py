@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.optim import Adam
 
 from pamerge.errors import PamergeError
 from pamerge.network.network import MultitaskNetwork
@@ -83,7 +84,7 @@ def identity_of(
     network: MultitaskNetwork,
     objectives: Mapping[str, Objective],
     settings: Settings,
-    optimizer: OptimizerFactory,
+    optimizer: OptimizerFactory | None,
     distillation: Distillation,
     validated: bool,
     seed: int | None,
@@ -92,7 +93,7 @@ def identity_of(
     """What must be the same for a checkpoint to be of the same call, as plain JSON."""
     described = asdict(settings)
     del described["checkpoint_seconds"]
-    factory = getattr(optimizer, "func", optimizer)  # of functools.partial
+    factory = getattr(optimizer, "func", optimizer or Adam)  # of functools.partial
     return {
         **described,
         "objectives": {

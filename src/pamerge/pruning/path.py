@@ -1,0 +1,88 @@
+"""What pruning did: a sequence of frozen steps from the network at entry to the one that was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pamerge.tasks import TaskSet
+
+
+@dataclass(frozen=True)
+class PruningStep:
+    """The network after a lap: one round of every task that was still being pruned.
+
+    Attributes:
+        lap: number of the lap, 0 for the network at entry.
+        removed: for each task whose turn it was, how many neurons (or tasks of neurons) were removed at each junction.
+        refused: how many removals were refused because a group would have had nothing to read.
+        metrics: the validation metric of each task.
+        flops: the cost of every subset of tasks, by its name; for more than five tasks of single tasks and of all.
+        task_batches: batches used for one task's loss so far.
+        within: whether every task is within its budget.
+        recovered: whether extra training was needed to judge the point.
+    """
+
+    lap: int
+    removed: Mapping[str, Mapping[str, int]]
+    refused: int
+    metrics: Mapping[str, float]
+    flops: Mapping[str, int]
+    task_batches: int
+    within: bool
+    recovered: bool = False
+
+
+@dataclass(frozen=True)
+class PruningPath:
+    """How a network was pruned.
+
+    Attributes:
+        steps: all points that were judged, in order.
+        kept: index of the point that the network went back to.
+        reference: the metric of each task that its budget counts from.
+        max_drop: how much of the metric each task was allowed to lose.
+        final: the validation metrics of the network as it was left, after the last fine-tuning.
+        stopped: why pruning ended.
+        task_batches: batches used for one task's loss, all in all.
+        seconds: how long it took.
+    """
+
+    steps: tuple[PruningStep, ...]
+    kept: int
+    reference: Mapping[str, float]
+    max_drop: float | None
+    final: Mapping[str, float]
+    stopped: str
+    task_batches: int
+    seconds: float
+
+    @property
+    def flops(self) -> Mapping[str, int]:
+        """The cost of every subset at the point that was kept."""
+        return self.steps[self.kept].flops
+
+    def gain(self, tasks: str | TaskSet) -> float:
+        """How many times cheaper a subset became."""
+        name = str(tasks)
+        return self.steps[0].flops[name] / self.steps[self.kept].flops[name]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> PruningPath:
+        """The path that :meth:`to_json` wrote."""
+        return cls(**{**data, "steps": tuple(PruningStep(**step) for step in data["steps"])})
+
+    def __str__(self) -> str:
+        names = list(self.steps[0].flops)
+        lines = [f"{len(self.steps) - 1} laps, kept lap {self.steps[self.kept].lap}: {self.stopped}"]
+        for name in names:
+            before, after = self.steps[0].flops[name], self.flops[name]
+            lines.append(f"  {name}: {before / 1e6:.2f} → {after / 1e6:.2f} MFLOPs ({before / max(1, after):.2f}×)")
+        for task, value in self.final.items():
+            lines.append(f"  {task}: {value:.4f} (reference {self.reference[task]:.4f})")
+        return "\n".join(lines)
