@@ -23,7 +23,9 @@ from pamerge.network.files import write_atomically
 RESULTS = Path(__file__).parents[1] / "results" / "benchmarks" / "regroup.json"
 
 
-def batches(images: int, size: tuple[int, int, int], tasks: str, labels: int) -> list[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
+def batches(
+    images: int, size: tuple[int, int, int], tasks: str, labels: int
+) -> list[tuple[torch.Tensor, dict[str, torch.Tensor]]]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(images, *size, generator=generator)
     y = {task: (torch.rand(images, labels, generator=generator) < 0.5).float() for task in tasks}
@@ -69,8 +71,8 @@ def main() -> None:
             }
         )
         print(
-            f"{name:<30} {seconds:7.1f} s to capture, read {images} images, regroup {rows[-1]['layers']} layers and build; "
-            f"that is {seconds / forward:.2f} forward passes of the networks over these images (at most 10)"
+            f"{name:<30} {seconds:7.1f} s to capture, read {images} images, regroup {rows[-1]['layers']} layers; "
+            f"{seconds / forward:.2f} forward passes of the networks over these images (at most 10)"
         )
     if not arguments.quick:
         content = {

@@ -163,3 +163,9 @@ def test_the_examples_in_the_docstrings_run():
     results.append(doctest.testmod(pamerge.information))
     assert sum(result.attempted for result in results) > 15
     assert sum(result.failed for result in results) == 0
+
+
+def test_a_single_candidate_can_be_traced() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 3, generator=generator)
+    assert trace(x, x[:, 0], neurons=[1]).order == (1,)

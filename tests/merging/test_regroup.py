@@ -21,7 +21,9 @@ class Layer:
     def __init__(self, tasks: int, neurons: int, seed: int, samples: int = 200) -> None:
         generator = torch.Generator().manual_seed(seed)
         labels = {task: torch.randn(samples, 2, generator=generator) for task in TASKS[:tasks]}
-        mixing = torch.randn(2 * tasks, neurons, generator=generator) * (torch.rand(2 * tasks, neurons, generator=generator) < 0.4)
+        mixing = torch.randn(2 * tasks, neurons, generator=generator) * (
+            torch.rand(2 * tasks, neurons, generator=generator) < 0.4
+        )
         x = torch.cat(list(labels.values()), 1) @ mixing + torch.randn(samples, neurons, generator=generator)
         self.origins = [TaskSet(TASKS[i % tasks]) for i in range(neurons)]
         self.collector = Gaussian().collector()
@@ -103,7 +105,9 @@ def algorithm_2(layer: Layer, alpha: float) -> list[set[str]]:
 @QUICK
 @given(st.builds(Layer, st.just(2), st.integers(3, 10), st.integers(0, 1000)), alphas)
 def test_for_two_tasks_both_algorithms_give_the_same(layer: Layer, alpha: float) -> None:
-    assert [set(t) for t in regroup(layer.origins, layer.trace, alpha, overlap="drop").task_sets] == algorithm_2(layer, alpha)
+    assert [set(t) for t in regroup(layer.origins, layer.trace, alpha, overlap="drop").task_sets] == algorithm_2(
+        layer, alpha
+    )
 
 
 @QUICK

@@ -25,8 +25,20 @@ def original(task: str, dropout: float = 0.0, batch_norm: bool = False) -> nn.Mo
     """A network for one task with random weights that are always the same."""
     with torch.random.fork_rng():
         torch.manual_seed(list(OUTPUTS).index(task))
-        layers = [nn.Conv2d(2, 6, 3, padding=1), *([nn.BatchNorm2d(6)] if batch_norm else []), nn.ReLU(), nn.MaxPool2d(2)]
-        layers += [nn.Conv2d(6, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 12), nn.ReLU()]
+        layers = [
+            nn.Conv2d(2, 6, 3, padding=1),
+            *([nn.BatchNorm2d(6)] if batch_norm else []),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        ]
+        layers += [
+            nn.Conv2d(6, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32, 12),
+            nn.ReLU(),
+        ]
         layers += [nn.Dropout(dropout)] if dropout else []
         network = nn.Sequential(*layers, nn.Linear(12, OUTPUTS[task])).eval()
         for parameter in network.parameters():
@@ -36,24 +48,30 @@ def original(task: str, dropout: float = 0.0, batch_norm: bool = False) -> nn.Mo
 
 
 @functools.cache
-def _merged(tasks: tuple[str, ...], seed: int | None, dropout: float, batch_norm: bool) -> MultitaskNetwork:
+def _merged(
+    tasks: tuple[str, ...], seed: int | None, shared: float, dropout: float, batch_norm: bool
+) -> MultitaskNetwork:
     rng = np.random.default_rng(seed)
     subsets = list(all_subsets(tasks))
 
     def choose(junction: Junction) -> dict[int, TaskSet]:
         if seed is None:
             return dict(junction.task_sets())
-        return {neuron: subsets[rng.integers(len(subsets))] for neuron in junction.task_sets()}
+        picks = {neuron: subsets[rng.integers(len(subsets))] for neuron in junction.task_sets()}
+        return {neuron: subsets[-1] if rng.random() < shared else pick for neuron, pick in picks.items()}
 
     networks = {task: original(task, dropout, batch_norm) for task in tasks}
     return pamerge.merge(networks, [torch.zeros(2, *INPUT)], Assigned(choose))
 
 
 def merged(
-    *tasks: str, seed: int | None = 0, dropout: float = 0.0, batch_norm: bool = False
+    *tasks: str, seed: int | None = 0, shared: float = 0.0, dropout: float = 0.0, batch_norm: bool = False
 ) -> MultitaskNetwork:
-    """The originals of some tasks (all by default), merged with random task sets; with ``seed=None`` each keeps its own."""
-    return copy.deepcopy(_merged(tasks or tuple(OBJECTIVES), seed, dropout, batch_norm))
+    """The originals of some tasks (all by default), merged with random task sets; a share of neurons serves all tasks.
+
+    With ``seed=None`` every neuron keeps its own task.
+    """
+    return copy.deepcopy(_merged(tasks or tuple(OBJECTIVES), seed, shared, dropout, batch_norm))
 
 
 def inputs(count: int, seed: int = 0) -> Tensor:
@@ -68,7 +86,9 @@ def labels(x: Tensor, *tasks: str) -> dict[str, Tensor]:
     return {task: found[task](output) for task, output in outputs.items()}
 
 
-def batches(count: int, size: int = 8, *, seed: int = 0, tasks: tuple[str, ...] = ()) -> list[tuple[Tensor, dict[str, Tensor]]]:
+def batches(
+    count: int, size: int = 8, *, seed: int = 0, tasks: tuple[str, ...] = ()
+) -> list[tuple[Tensor, dict[str, Tensor]]]:
     """Batches with labels of some tasks (all by default)."""
     return [(x, labels(x, *tasks)) for x in inputs(count * size, seed).split(size)]
 

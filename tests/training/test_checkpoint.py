@@ -46,7 +46,7 @@ def test_no_file_is_no_state(tmp_path):
 
 def test_a_checkpoint_is_no_pickle(tmp_path):
     save_state(tmp_path / "run.ckpt", {"a": torch.ones(2)}, {})
-    with pytest.raises(ValueError, match="opcode|pickle"):
+    with pytest.raises(ValueError, match=r"opcode|pickle"):
         list(pickletools.genops((tmp_path / "run.ckpt").read_bytes()))
 
 
@@ -77,7 +77,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     save_file({"a": torch.ones(2)}, path, {"format": "pamerge-checkpoint", "version": "99", "meta": "{}"})
     with pytest.raises(FileFormatError, match="has format version 99; this pamerge reads up to 1"):
         load_state(path)
-    with pytest.raises(PamergeError, match="the folder .* does not exist"):
+    with pytest.raises(PamergeError, match=r"the folder .* does not exist"):
         save_state(tmp_path / "nowhere" / "run.ckpt", {}, {})
 
 

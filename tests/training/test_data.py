@@ -43,7 +43,10 @@ def test_labels_may_be_arrays_or_none_or_those_of_the_only_task():
     ("batch", "message"),
     [
         ((X, {"shape": torch.tensor([0, 1, 2, 9])}), r"Task 'shape' \(Classification\): labels go up to 9"),
-        ((X, {"parts": torch.zeros(4, 2)}), r"Task 'parts' \(MultiLabel\): labels have shape \(4, 2\); expected \(4, 3\)"),
+        (
+            (X, {"parts": torch.zeros(4, 2)}),
+            r"Task 'parts' \(MultiLabel\): labels have shape \(4, 2\); expected \(4, 3\)",
+        ),
         ((X, {"age": torch.zeros(4)}), r"labels of unknown task\(s\) 'age'; the network has: shape, parts, size"),
         ((X, torch.zeros(4)), "the targets are a Tensor; expected a mapping from tasks"),
         ((X, {}, 3), r"it is a tuple of 3; expected \(inputs, targets\), or just inputs"),
@@ -114,5 +117,3 @@ def test_a_survey_leaves_no_trace_in_the_order_of_a_shuffled_loader():
     with unchanged_random_state(data):
         survey(read(data))
     assert [x.sum() for x, _ in data] == expected
-
-

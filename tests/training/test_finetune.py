@@ -32,11 +32,11 @@ def originals() -> dict[str, nn.Module]:
 
 
 def test_fine_tuning_makes_every_task_better():
-    network, validation = merged(), batches(8, seed=1)
-    before = evaluate(network, validation, OBJECTIVES)
-    result = quietly(network, batches(40), OBJECTIVES, epochs=6, lr=5e-3, validation=validation)
-    after = evaluate(network, validation, OBJECTIVES)
-    assert after == result.metrics
+    network, data = merged(), batches(10)
+    before = evaluate(network, data, OBJECTIVES)
+    result = quietly(network, data, OBJECTIVES, epochs=10, lr=1e-2, validation=data)
+    after = evaluate(network, data, OBJECTIVES)
+    assert after == pytest.approx(result.metrics)
     assert after["shape"] > before["shape"] + 0.2
     assert after["parts"] > before["parts"] + 0.1
     assert after["size"] < 0.7 * before["size"]
@@ -66,11 +66,11 @@ def test_validations_come_after_every_epoch_or_as_often_as_asked():
 
 
 def test_different_tasks_may_come_in_different_batches():
-    data = [batch for task in OBJECTIVES for batch in batches(12, tasks=(task,))]
-    network, validation = merged(), batches(8, seed=1)
-    before = evaluate(network, validation, OBJECTIVES)
-    quietly(network, data, OBJECTIVES, epochs=6, lr=5e-3)
-    after = evaluate(network, validation, OBJECTIVES)
+    data = [batch for task in OBJECTIVES for batch in batches(4, tasks=(task,))]
+    network = merged()
+    before = evaluate(network, data, OBJECTIVES)
+    quietly(network, data, OBJECTIVES, epochs=8, lr=1e-2)
+    after = evaluate(network, data, OBJECTIVES)
     assert after["shape"] > before["shape"]
     assert after["parts"] > before["parts"]
     assert after["size"] < before["size"]
@@ -105,8 +105,8 @@ def test_one_task_alone_can_be_fine_tuned():
 
 def test_a_loss_and_metric_of_the_user_are_used():
     objective = Custom(nn.functional.l1_loss, nn.functional.l1_loss, "MAE", higher_is_better=False)
-    network, data = merged("size"), batches(20, tasks=("size",))
-    result = quietly(network, data, {"size": objective}, epochs=4, lr=3e-3, validation=data)
+    network, data = merged("size"), [(x, {"size": y["size"] + 1}) for x, y in batches(4)]
+    result = quietly(network, data, {"size": objective}, epochs=4, lr=1e-2, validation=data)
     assert result.metrics["size"] < 0.8 * result.history[0].metrics["size"]
 
 
@@ -116,7 +116,9 @@ def test_a_loss_and_metric_of_the_user_are_used():
 def test_the_network_ends_with_the_weights_that_were_best_on_validation_data():
     network, validation = merged(seed=None), batches(4, seed=1)
     start = weights(network)
-    shuffled = [(x, {"shape": y["shape"].flip(0), "parts": 1 - y["parts"], "size": y["size"] + 9}) for x, y in batches(6)]
+    shuffled = [
+        (x, {"shape": y["shape"].flip(0), "parts": 1 - y["parts"], "size": y["size"] + 9}) for x, y in batches(6)
+    ]
     result = quietly(network, shuffled, OBJECTIVES, epochs=2, lr=1e-2, validation=validation)
     assert result.best_step == 0
     assert same_weights(network, start)
@@ -147,20 +149,18 @@ def distance(network, originals) -> float:
         return float(sum(((outputs[t] - originals[t](x)).square().mean() / originals[t](x).var()) for t in outputs))
 
 
-@pytest.mark.parametrize("start", ["random task sets", "noise on the weights"])
-def test_distillation_without_labels_recovers_a_disturbed_network(start, originals):
-    if start == "random task sets":
-        network = merged()
-    else:
-        network = merged(seed=None)
+@pytest.mark.parametrize(("start", "left"), [("random task sets", 0.3), ("noise on the weights", 0.1)])
+def test_distillation_without_labels_recovers_a_disturbed_network(start, left, originals):
+    network = merged(shared=0.7) if start == "random task sets" else merged(seed=None)
+    if start == "noise on the weights":
         generator = torch.Generator().manual_seed(0)
         for parameter in network.parameters():
-            parameter.data += 0.5 * parameter.std() * torch.randn(parameter.shape, generator=generator)
+            parameter.data += 0.5 * parameter.abs().mean() * torch.randn(parameter.shape, generator=generator)
     before = distance(network, originals)
-    data = list(inputs(800).split(16))
-    quietly(network, data, OBJECTIVES, epochs=8, lr=1e-2, teachers=originals, distill=1.0)
-    assert before > 1
-    assert distance(network, originals) < 0.2 * before
+    data = list(inputs(1280).split(32))
+    quietly(network, data, OBJECTIVES, epochs=5, lr=1e-2, teachers=originals, distill=1.0)
+    assert before > 3
+    assert distance(network, originals) < left * before
 
 
 def test_without_any_labels_distillation_is_implied_and_said(originals, capsys):
@@ -174,11 +174,12 @@ def test_without_any_labels_distillation_is_implied_and_said(originals, capsys):
 
 def test_a_task_without_labels_learns_from_its_teacher_and_the_others_from_labels(originals):
     network = merged()
-    data = batches(30, tasks=("shape", "parts"))
-    before, size_before = distance(network, originals), evaluate(network, batches(8, seed=1), OBJECTIVES)["size"]
-    quietly(network, data, OBJECTIVES, epochs=5, lr=5e-3, teachers={"size": originals["size"]})
-    assert evaluate(network, batches(8, seed=1), OBJECTIVES)["size"] < size_before
-    assert distance(network, originals) < before
+    data = batches(6, tasks=("shape", "parts"))
+    before = evaluate(network, batches(6), OBJECTIVES)
+    quietly(network, data, OBJECTIVES, epochs=8, lr=1e-2, teachers={"size": originals["size"]})
+    after = evaluate(network, batches(6), OBJECTIVES)
+    assert after["size"] < 0.8 * before["size"]
+    assert after["shape"] > before["shape"]
 
 
 def test_teachers_are_left_as_they_are(originals):
@@ -199,7 +200,9 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_no_trace():
     for seed in (1, 1, 2):
         network = merged(dropout=0.3)
         state = torch.get_rng_state()
-        quietly(network, torch.utils.data.DataLoader(loader(32).dataset, 8, shuffle=True), OBJECTIVES, epochs=2, seed=seed)
+        quietly(
+            network, torch.utils.data.DataLoader(loader(32).dataset, 8, shuffle=True), OBJECTIVES, epochs=2, seed=seed
+        )
         assert torch.equal(torch.get_rng_state(), state)
         ends.append(weights(network))
     network = merged(dropout=0.3)
@@ -216,7 +219,9 @@ def test_a_loss_that_is_not_a_number_stops_training_and_gives_back_the_weights()
     start = weights(network)
     data = batches(4)
     data[2] = (torch.full((8, *INPUT), float("inf")), data[2][1])
-    with pytest.raises(DivergenceError, match=r"Training diverged at step 3: the loss of task '\w+' is nan.*smaller lr"):
+    with pytest.raises(
+        DivergenceError, match=r"Training diverged at step 3: the loss of task '\w+' is nan.*smaller lr"
+    ):
         quietly(network, data, OBJECTIVES, epochs=1)
     assert same_weights(network, start)
     assert not network.training
@@ -227,9 +232,13 @@ def test_a_loss_that_explodes_stops_training_and_gives_back_the_best_weights():
     result = quietly(network, good, OBJECTIVES, epochs=1, lr=3e-3, validation=validation)
     start = weights(network)
     wild = partial(torch.optim.SGD, momentum=0.9)
-    message = r"Training diverged at step \d+: the loss of task '\w+' (is \S+; it began at .* for 10 steps|is nan|is inf)"
+    message = (
+        r"Training diverged at step \d+: the loss of task '\w+' (is \S+; it began at .* for 10 steps|is nan|is inf)"
+    )
     with pytest.raises(DivergenceError, match=message):
-        quietly(network, good, OBJECTIVES, epochs=20, lr=2.0, optimizer=wild, validation=validation, validate_every=1000)
+        quietly(
+            network, good, OBJECTIVES, epochs=20, lr=2.0, optimizer=wild, validation=validation, validate_every=1000
+        )
     assert same_weights(network, start)
     assert result.best_step == 10
 
@@ -263,9 +272,15 @@ def test_one_bad_batch_is_no_divergence():
         ({"epochs": 1, "checkpoint": "/no/such/folder/x"}, "the folder /no/such/folder does not exist"),
         ({"epochs": 1, "train": []}, "The training data is empty"),
         ({"epochs": 1, "train": (x for x in [])}, "The training data is a generator, which can be read only once"),
-        ({"epochs": 1, "train": batches(2, tasks=("shape", "size"))}, "no labels for task 'parts', and there is no teacher"),
+        (
+            {"epochs": 1, "train": batches(2, tasks=("shape", "size"))},
+            "no labels for task 'parts', and there is no teacher",
+        ),
         ({"epochs": 1, "validation": []}, "The validation data is empty"),
-        ({"epochs": 1, "validation": batches(1, tasks=("size",))}, r"The validation data has no labels for task\(s\) 'shape', 'parts'"),
+        (
+            {"epochs": 1, "validation": batches(1, tasks=("size",))},
+            r"The validation data has no labels for task\(s\) 'shape', 'parts'",
+        ),
         ({"epochs": 1, "objectives": {"shape": Classification()}}, r"objectives lacks task\(s\) 'parts', 'size'"),
         ({"epochs": 1, "network": nn.Linear(2, 2)}, "network is a Linear; expected a MultitaskNetwork"),
         (
@@ -295,5 +310,7 @@ def test_data_that_is_empty_at_the_second_reading_is_refused():
         def __iter__(self):
             return self.data
 
-    with pytest.raises(PamergeError, match="gave no batches in epoch 1; expected data that can be read again and again"):
+    with pytest.raises(
+        PamergeError, match="gave no batches in epoch 1; expected data that can be read again and again"
+    ):
         quietly(merged(), Once(), OBJECTIVES, epochs=1)

@@ -79,7 +79,9 @@ def test_classes_of_pixels_work_like_classes_of_images(rng):
     assert Classification().score(logits, classes)[1] == 32
 
 
-@pytest.mark.parametrize("objective", [MultiLabel(), Classification(), Regression(), Custom(functional.mse_loss, functional.l1_loss)])
+@pytest.mark.parametrize(
+    "objective", [MultiLabel(), Classification(), Regression(), Custom(functional.mse_loss, functional.l1_loss)]
+)
 def test_distillation_is_zero_and_flat_at_the_teacher_and_positive_elsewhere(objective, rng):
     teacher = 3 * torch.randn(5, 4, generator=rng)
     outputs = teacher.clone().requires_grad_()
@@ -113,7 +115,12 @@ def test_distillation_of_classes_is_the_divergence_at_a_temperature(rng):
         (MultiLabel(), (3, 4), torch.full((3, 4), -0.5), "labels contain -0.5; expected 0 or 1"),
         (Regression(), (3, 4), torch.zeros(3), r"labels have shape \(3,\); expected \(3, 4\)"),
         (Regression(), (3, 1), torch.full((3,), float("inf")), "labels contain infinite values"),
-        (Custom(functional.mse_loss, functional.l1_loss), (3, 4), torch.zeros(2), "expected 3 rows, one for each sample"),
+        (
+            Custom(functional.mse_loss, functional.l1_loss),
+            (3, 4),
+            torch.zeros(2),
+            "expected 3 rows, one for each sample",
+        ),
     ],
 )
 def test_labels_that_do_not_fit_are_named_with_their_task(objective, outputs, targets, message):

@@ -195,7 +195,9 @@ def test_memory_of_another_shape_is_forgotten_with_a_warning():
 
 
 def test_cosine_goes_from_the_first_rate_to_zero():
-    optimizer = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(1))], "lr": 0.2}, {"params": [nn.Parameter(torch.ones(1))]}], lr=0.4)
+    optimizer = torch.optim.SGD(
+        [{"params": [nn.Parameter(torch.ones(1))], "lr": 0.2}, {"params": [nn.Parameter(torch.ones(1))]}], lr=0.4
+    )
     assert [round(set_learning_rate(optimizer, "cosine", share), 6) for share in (0, 0.5, 1, 2)] == [0.2, 0.1, 0.0, 0.0]
     assert set_learning_rate(optimizer, "constant", 0.7) == 0.2
     set_learning_rate(optimizer, "cosine", 0.5)

@@ -44,9 +44,9 @@ def averaged_one_by_one(network, losses) -> dict[str, torch.Tensor]:
 def test_gradients_of_shared_blocks_are_averages_of_the_tasks_own_gradients(name):
     source, rng = material(name, 3 if name != "densenet" else 2), np.random.default_rng(1)
     subsets = list(all_subsets(source.alignment.tasks))
-    network = Assigned(
-        lambda junction: {n: subsets[rng.integers(len(subsets))] for n in junction.task_sets()}
-    ).merge(source)
+    network = Assigned(lambda junction: {n: subsets[rng.integers(len(subsets))] for n in junction.task_sets()}).merge(
+        source
+    )
     network.double().train()
     x = architecture_inputs(name, 5).double()
     shapes = {task: network(x)[task].shape[1] for task in network.tasks}
@@ -155,7 +155,10 @@ def test_a_loss_that_is_no_scalar_is_refused():
     x = torch.zeros(4, *INPUT)
     with pytest.raises(PamergeError, match=r"Task 'size': the loss is \(4, 1\); expected a scalar tensor"):
         compute_gradients(
-            merged(), read((x, {"size": labels(x)["size"]}), OUTPUTS, {"size": objective}), {"size": objective}, fabric=FABRIC
+            merged(),
+            read((x, {"size": labels(x)["size"]}), OUTPUTS, {"size": objective}),
+            {"size": objective},
+            fabric=FABRIC,
         )
 
 

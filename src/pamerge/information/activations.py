@@ -27,8 +27,8 @@ def junction_activations(
         samples: stop after so many samples.
 
     Yields:
-        For each junction a tensor ``(N, neurons, P)`` with the neurons in the order of ``junction.task_sets()``, and the
-        targets of the batch.
+        For each junction a tensor ``(N, neurons, P)`` with the neurons in the order of ``junction.task_sets()``, and
+        the targets of the batch.
     """
     if pool < 1:
         raise PamergeError(f"pool={pool!r}; expected 1 (the mean over space) or a small number of cells a side.")

@@ -1,7 +1,7 @@
 """How much information the Gaussian formula finds where there is none, and how many values really count.
 
 With ``n = N − 1`` and p independent values, what p values leave of an independent label is a χ² variable with
-n − p degrees of freedom, hence the expected estimate of METHODS §3, ``½ [ψ(n/2) − ψ((n − p)/2)] / ln 2`` a
+n − p degrees of freedom, hence the expected estimate under independence, ``½ [ψ(n/2) − ψ((n − p)/2)] / ln 2`` a
 label. But values that are correlated, dead, or drowned in the ridge λ cannot fit noise in full: with 1,000
 correlated neurons the formula takes away far more than there is. With ``H = X (XᵀX + nλ I)⁻¹ Xᵀ`` the
 residual is ``yᵀ(I − H)y``, and we match its first two moments by a scaled χ², ``c · χ²_ν`` (Satterthwaite

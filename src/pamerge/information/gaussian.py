@@ -1,4 +1,4 @@
-"""Information in closed form: activations and labels as jointly Gaussian, with a small ridge (METHODS §3).
+"""Information in closed form: activations and labels as jointly Gaussian, with a small ridge.
 
 Per label ``I(S; Y_l) = ½ log₂ var(Y_l) / var(Y_l | S)``, summed over the labels, with ``var(Y_l | S) =
 var(Y_l) − cov(Y_l, S) (Σ_SS + λ I)⁻¹ cov(S, Y_l)``. The ridge λ is the variance of a noise on every
@@ -110,7 +110,7 @@ class GaussianState:
         self._panel = np.empty((_PANEL + self._values, len(self._xx)))
         self._filled = 0
         blocks = self._xx.reshape(count, self._values, count, self._values)
-        self._blocks: _Array = np.ascontiguousarray(blocks.diagonal(0, 0, 2).transpose(2, 0, 1))  # var(j | S)
+        self._blocks: _Array = np.array(blocks.diagonal(0, 0, 2).transpose(2, 0, 1), order="C")  # var(j | S)
         # Labels are scaled to variance 1, so that what is left of them is a share.
         self._yx: _Array = np.ascontiguousarray((source.xy / source.yy.diagonal().sqrt()).T.numpy())
         self._left = np.ones(len(self._yx))

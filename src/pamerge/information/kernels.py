@@ -1,7 +1,7 @@
 """The arithmetic of the mixture estimator (Kolchinsky and Tracey 2017): functions of kernels and codes.
 
 Every activation vector t_i is the centre of a Gaussian of variance s². With ``K_ik = exp(−‖t_i − t_k‖² /
-2s²)`` all constants cancel (METHODS §3):
+2s²)`` all constants cancel:
 
     I(T; Y) = (1/N) Σ_i ln [ mean_{k: y_k = y_i} K_ik / mean_k K_ik ]
             = H(Y) + (1/N) Σ_i ln [ Σ_{k: y_k = y_i} K_ik / Σ_k K_ik ]   (in nats)
@@ -101,7 +101,7 @@ def bandwidth(distances: Tensor, shuffled: list[Readout], leak: float) -> float:
     """The kernel variance s² at which shuffled labels give the share ``leak`` of their entropy, by bisection.
 
     A smaller s² makes samples so isolated that any labels, even shuffled ones, are told apart; a larger one
-    blurs what the neurons say (METHODS §3, the trap).
+    blurs what the neurons say.
 
     Args:
         distances: Squared distances of the samples, with all neurons.

@@ -60,7 +60,7 @@ def label_columns(labels: ArrayLike, classes: int | None = None) -> Tensor:
     """Labels as columns of numbers, ``(N, L)`` float64, NaN where a label is missing.
 
     Multi-label and regression labels are their own columns. Classes become one-hot columns without the last
-    one, which the others determine (METHODS §3).
+    one, which the others determine.
 
     >>> label_columns(torch.tensor([2, 0, 1, -1]))
     tensor([[0., 0.],

@@ -32,7 +32,7 @@ class Mixture:
     """The Kolchinsky–Tracey estimator: non-linear, on a subsample, slower than :class:`Gaussian`.
 
     A layer is scaled to a total variance of 1, and s² is chosen such that shuffled labels give the share
-    ``leak`` of their entropy on the whole layer; the estimate for shuffled labels is subtracted (METHODS §3).
+    ``leak`` of their entropy on the whole layer; the estimate for shuffled labels is subtracted.
     Information is summed over the labels. A class label is one label, regression labels are binned at their
     quantiles.
 

@@ -3,7 +3,7 @@
 An estimator makes a *collector*, which reads activations and labels batch by batch. The collector makes
 *states*, one for each set of samples that carry the same labels. A state is a set S of neurons that grows: it
 tells the information of S ∪ {j} for every candidate j, and adds one. Because information is summed over
-labels and tasks, each measured on the samples that carry its labels (METHODS §3), the greedy sums over
+labels and tasks, each measured on the samples that carry its labels, the greedy sums over
 states.
 """
 
@@ -54,7 +54,7 @@ class LayerInformation:
         bits: Information of all neurons about the labels, corrected for bias.
         noise: Variance of the noise that the estimator adds to every activation, in units of activation².
         entropies: Entropy in bits of each neuron as information through that noise, ``½ log₂ |I + Σ_jj /
-            noise|``, ``(M,)`` (METHODS §3).
+            noise|``, ``(M,)``.
     """
 
     bits: float

@@ -35,7 +35,7 @@ def layer_redundancy(activations: ArrayLike, labels: Labels, estimator: Estimato
     """The redundancy of a layer for one task (Definition 1), or for several at once (Definition 2).
 
     ``R(L) = Σ_j H(L_j) − I(L; Y)`` with ``H(L_j) = ½ log₂(1 + var_j / s²)``, the information through noise of
-    variance s², the estimator's own (METHODS §3). The entropy of a continuous value has no other finite
+    variance s², the estimator's own. The entropy of a continuous value has no other finite
     meaning, and with this one the redundancy is never negative: through noise, no layer says more about
     labels than about itself. With :class:`Gaussian` I(L; Y) is the joint information; with :class:`Mixture`
     it is the sum over the labels, cut at what the layer can express.

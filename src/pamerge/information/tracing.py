@@ -21,7 +21,7 @@ _DEFAULT = Gaussian()
 class Trace:
     """A greedy order of neurons, and the information of every prefix of it.
 
-    The order does not depend on α, so one trace serves every α (METHODS §4).
+    The order does not depend on α, so one trace serves every α.
 
     Attributes:
         order: Neurons, as indices into the layer, in the order in which the greedy takes them.

@@ -23,7 +23,9 @@ def trace_figure(layer: LayerMerging) -> Figure:
         axes.plot(steps, trace.bits, color="#4269d0")
         axes.axhline(layer.alpha * trace.total, color="#888888", linewidth=0.8, linestyle="--")
         axes.axvspan(0, kept, color="#4269d0", alpha=0.12, linewidth=0)
-        axes.set(title=f"{layer.name}: exclusive to {task}", xlabel=f"neurons taken ({kept} kept at α = {layer.alpha:g})")
+        axes.set(
+            title=f"{layer.name}: exclusive to {task}", xlabel=f"neurons taken ({kept} kept at α = {layer.alpha:g})"
+        )
     panels[0].set_ylabel("bits about the other tasks' labels")
     return figure
 

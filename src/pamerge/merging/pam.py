@@ -28,10 +28,11 @@ class PAM:
     """Regroup neurons into exclusive and shared sets by how much they say about each task's labels.
 
     Attributes:
-        alpha: the share of what a layer says about the other tasks' labels that its exclusive neurons may carry; a number,
-            or one for each junction by name. Below 0 everything is shared.
+        alpha: the share of what a layer says about the other tasks' labels that its exclusive neurons may carry; a
+            number, or one for each junction by name. Below 0 everything is shared.
         estimator: how information is measured: ``Gaussian()`` or the paper's ``Mixture()``.
-        overlap: what happens to a neuron in several exclusive sets: ``"origin"``, ``"share"`` or the paper's ``"drop"``.
+        overlap: what happens to a neuron in several exclusive sets: ``"origin"``, ``"share"`` or the paper's
+            ``"drop"``.
         levels: for three or more tasks, up to how many tasks an exclusive set may serve; None for all levels.
         streams: ``"block"`` regroups a residual stream at every block, ``"tied"`` gives each of its channels one task
             set for the whole stage.
@@ -83,7 +84,8 @@ class PAM:
             return dict.fromkeys(names, self.alpha)
         if set(self.alpha) != set(names):
             raise PamergeError(
-                f"alpha has values for {', '.join(map(repr, self.alpha))}; expected one for each of: {', '.join(names)}."
+                f"alpha has values for {', '.join(map(repr, self.alpha))}; "
+                f"expected one for each of: {', '.join(names)}."
             )
         return dict(self.alpha)
 
@@ -168,7 +170,7 @@ def _values(layer: Layer, activations: Mapping[str, Tensor]) -> Tensor:
     """``(N, neurons, P)``: a tied neuron's values at several junctions of its stream, zero where it has fewer."""
     if len(layer.junctions) == 1:
         return activations[layer.name]
-    where = {neuron: [] for neuron in layer.neurons}  # type: dict[int, list[tuple[str, int]]]
+    where: dict[int, list[tuple[str, int]]] = {neuron: [] for neuron in layer.neurons}
     for junction in layer.junctions:
         for position, neuron in enumerate(junction.task_sets()):
             where[neuron].append((junction.name, position))

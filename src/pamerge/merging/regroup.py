@@ -1,6 +1,6 @@
 """Algorithms 2 and 3 of the paper: regroup the neurons of a layer into exclusive and shared sets.
 
-The greedy order of a direction does not depend on α, so a direction is traced once, and every α is a prefix of the trace.
+The greedy order of a direction does not depend on α: a direction is traced once, and every α is a prefix of the trace.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Overlap = Literal["drop", "share", "origin"]
 
 - ``drop``: it is deleted, as in the paper: it says nothing to either side.
 - ``share``: it stays in the pool, for the next level and in the end for the shared set.
-- ``origin``: it goes to the set that its own network's task is in, if that is one set only; otherwise it stays in the pool.
+- ``origin``: it goes to the set that its own network's task is in, if that is one set only; otherwise it stays in the
+  pool.
 """
 
 Tracer = Callable[[TaskSet, Sequence[int] | None], Trace]
@@ -58,9 +59,9 @@ def regroup(
 ) -> Regrouping:
     """Algorithm 3 of the paper (Algorithm 2 when there are two tasks).
 
-    Level n goes through all sets τ of n tasks: τ takes neurons from the pool, those that say least about the labels outside τ
-    first, while these say no more than the share ``alpha`` of what the whole layer says. What is left after the last level is
-    shared by all tasks.
+    Level n goes through all sets τ of n tasks: τ takes neurons from the pool, those that say least about the labels
+    outside τ first, while these say no more than the share ``alpha`` of what the whole layer says. What is left after
+    the last level is shared by all tasks.
 
     Args:
         origins: the task that each neuron's network was trained for.

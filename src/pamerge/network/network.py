@@ -169,9 +169,7 @@ class MultitaskNetwork(nn.Module):
         convention: Convention = "paper",
         input_size: tuple[int, ...] | None = None,
     ) -> int:
-        """Operations for one sample when some tasks (all by default) run; see :mod:`pamerge.network.cost` for what
-        counts.
-        """
+        """Operations for one sample of some tasks (all by default); :mod:`pamerge.network.cost` says what counts."""
         return sum(self.layer_flops(tasks, convention=convention, input_size=input_size).values())
 
     def layer_flops(

@@ -25,7 +25,8 @@ class Places:
             name: tuple(junction.task_sets()) for name, junction in network.junctions.items() if not junction.fixed
         }
         self._position = {
-            name: {neuron: position for position, neuron in enumerate(neurons)} for name, neurons in self.neurons.items()
+            name: {neuron: position for position, neuron in enumerate(neurons)}
+            for name, neurons in self.neurons.items()
         }
         self._index: dict[tuple[str, TaskSet], Tensor] = {}
         self.sets: dict[str, dict[int, TaskSet]] = {}

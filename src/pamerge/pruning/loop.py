@@ -308,7 +308,12 @@ class Loop:
         return path
 
     def _record(
-        self, removed: Mapping[str, Mapping[str, int]], refused: int, metrics: dict[str, float], within: bool, recovered: bool
+        self,
+        removed: Mapping[str, Mapping[str, int]],
+        refused: int,
+        metrics: dict[str, float],
+        within: bool,
+        recovered: bool,
     ) -> None:
         step = PruningStep(
             self.at.lap, removed, refused, metrics, self._flops(), self.at.task_batches, within, recovered

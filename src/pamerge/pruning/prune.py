@@ -123,7 +123,9 @@ def prune(
             found = survey(training)
             missing = set(network.tasks) - set(survey(judging).labelled)
         if missing:
-            raise PamergeError(f"The validation data has no labels for task(s) {', '.join(map(repr, sorted(missing)))}.")
+            raise PamergeError(
+                f"The validation data has no labels for task(s) {', '.join(map(repr, sorted(missing)))}."
+            )
         identity = {
             **{name: value for name, value in vars(settings).items()},
             "pruner": repr(pruner),
@@ -174,7 +176,9 @@ def _check(
     checkpoint: str | os.PathLike[str] | None,
 ) -> None:
     if not isinstance(network, MultitaskNetwork):
-        raise PamergeError(f"network is a {type(network).__name__}; expected a MultitaskNetwork, as pamerge.merge makes it.")
+        raise PamergeError(
+            f"network is a {type(network).__name__}; expected a MultitaskNetwork, as pamerge.merge makes it."
+        )
     check_objectives(objectives, network.tasks, complete=True)
     if settings.max_drop is None and settings.target is None and settings.laps is None:
         raise PamergeError("prune needs to know when to stop; expected max_drop=, target= or laps=.")

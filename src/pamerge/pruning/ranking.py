@@ -27,7 +27,9 @@ def check_shared(shared: str) -> None:
         raise PamergeError(f"shared={shared!r}; expected one of {', '.join(map(repr, get_args(Shared)))}.")
 
 
-def combine(scores: Mapping[str, Scores], task: str, sets: Mapping[str, Mapping[int, TaskSet]], shared: Shared) -> Scores:
+def combine(
+    scores: Mapping[str, Scores], task: str, sets: Mapping[str, Mapping[int, TaskSet]], shared: Shared
+) -> Scores:
     """The score of each neuron of a task's subgraph on that task's turn."""
     if shared == "own":
         return scores[task]
@@ -66,7 +68,9 @@ def resolve_mix(mix: Mapping[Iterable[str] | str, float] | None, tasks: Iterable
     found = {TaskSet.parse(key) if isinstance(key, str) else TaskSet(key): float(value) for key, value in mix.items()}
     unknown = {task for key in found for task in key} - set(tasks)
     if unknown or not all(found):
-        raise PamergeError(f"mix names {', '.join(map(repr, sorted(unknown))) or 'an empty set'}; the tasks are {', '.join(tasks)}.")
+        raise PamergeError(
+            f"mix names {', '.join(map(repr, sorted(unknown))) or 'an empty set'}; the tasks are {', '.join(tasks)}."
+        )
     total = sum(found.values())
     if not total > 0 or any(value < 0 for value in found.values()):
         raise PamergeError(f"mix={dict(mix)!r}; expected probabilities that are not negative and not all zero.")
@@ -95,7 +99,9 @@ def flops_freed(network: MultitaskNetwork, mix: Mix) -> Scores:
         if layout.node.op not in ("conv", "linear", "conv_transpose", "depthwise"):
             continue
         kernel = math.prod(layout.node.settings.get("kernel", ()))
-        pixels = math.prod(layout.node.space if layout.node.op != "conv_transpose" else spaces[layout.node.inputs[0]].space)
+        pixels = math.prod(
+            layout.node.space if layout.node.op != "conv_transpose" else spaces[layout.node.inputs[0]].space
+        )
         cost = 2 * kernel * pixels * active[layout.group]
         inputs = 1 if layout.node.op == "depthwise" else len(layout.inputs) * layout.input_width
         for neuron in layout.outputs.tolist():

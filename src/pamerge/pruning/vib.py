@@ -47,7 +47,9 @@ class VIB:
     def start(self, surroundings: Surroundings) -> Session:
         """Begin to prune a network."""
         if not self.gamma > 0 or not self.growth >= 1:
-            raise PamergeError(f"gamma={self.gamma!r}, growth={self.growth!r}; expected gamma above 0 and growth from 1.")
+            raise PamergeError(
+                f"gamma={self.gamma!r}, growth={self.growth!r}; expected gamma above 0 and growth from 1."
+            )
         if not 0 <= self.wanted <= self.most <= 1:
             raise PamergeError(f"wanted={self.wanted!r}, most={self.most!r}; expected 0 ≤ wanted ≤ most ≤ 1.")
         return _VIBSession(self, surroundings)
@@ -117,7 +119,9 @@ class _VIBSession(QuietSession):
             position = dict(zip(self.around.places.neurons[name], range(10**9), strict=False))
             for key, layout in network.layouts.items():
                 if layout.node.name in junction.feeds:
-                    index = torch.tensor([position[n] for n in layout.inputs.tolist()], device=self.around.places.device)
+                    index = torch.tensor(
+                        [position[n] for n in layout.inputs.tolist()], device=self.around.places.device
+                    )
                     factor = self.mu[name][index].repeat_interleave(layout.input_width)
                     weight = network.blocks[key].weight
                     axis = 0 if layout.node.op == "conv_transpose" else 1

@@ -173,10 +173,12 @@ class Survey:
     Attributes:
         labelled: The tasks that have labels anywhere.
         batches: How many batches there are; None if they were not all read and the data does not know.
+        used: How many batches were read.
     """
 
     labelled: TaskSet
     batches: int | None
+    used: int
 
 
 def survey(
@@ -212,7 +214,7 @@ def survey(
             break
     if not number and not allow_empty:
         raise PamergeError(f"{capital(batches.name)} is empty; expected at least one batch of (inputs, targets).")
-    return Survey(seen, number if complete else batches.length)
+    return Survey(seen, number if complete else batches.length, number)
 
 
 def _split(raw: Any) -> tuple[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pamerge.errors import PamergeError
 from pamerge.network.network import MultitaskNetwork
 from pamerge.tasks import TaskSet
-from pamerge.training.data import Batches, Survey, survey
+from pamerge.training.data import Batches, Shapes, Survey, capital, survey
 from pamerge.training.evaluation import in_eval_mode, prober, runner
 from pamerge.training.loop import Ingredients, Loop
 from pamerge.training.optimizer import OptimizerFactory, Schedule, make_optimizer
@@ -111,7 +111,7 @@ def finetune(
     if validation is not None:
         validation_data = Batches(shard(validation, fabric), "the validation data", objectives, network.tasks, probe)
     with modes_kept(network), frozen(teachers, fabric.device), seeded(seed):
-        found = _look_at(training_data, settings, teachers, probe, fabric)
+        found = look_at(training_data, teachers, probe, fabric, most=steps, count=epochs is not None)
         distillation = Distillation(teachers, teacher_shares(objectives, teachers, distill, found.labelled))
         total = steps or (found.batches * epochs if found.batches and epochs else None)
         names = {task: objective.metric_name for task, objective in objectives.items()}
@@ -140,13 +140,22 @@ def finetune(
             return Loop(made_of, display, Log(f"{path}.log.jsonl" if path is not None and main else None)).run()
 
 
-def _look_at(
-    batches: Batches, settings: Settings, teachers: Mapping[str, nn.Module], probe: Any, fabric: Fabric
+def look_at(
+    batches: Batches,
+    teachers: Mapping[str, nn.Module],
+    probe: Callable[[Tensor], Shapes],
+    fabric: Fabric,
+    *,
+    most: int | None = None,
+    count: bool = False,
 ) -> Survey:
-    """What the training data of all processes holds; mistakes in it, or teachers that do not fit, are errors."""
+    """What the training data of all processes holds; mistakes in it, or teachers that do not fit, are errors.
 
-    def probe_with_teachers(x: Tensor) -> Mapping[str, tuple[int, ...]]:
-        shapes: Mapping[str, tuple[int, ...]] = probe(x)
+    See :func:`pamerge.training.data.survey` for ``most`` and ``count``.
+    """
+
+    def probe_with_teachers(x: Tensor) -> Shapes:
+        shapes = probe(x)
         for task, teacher in teachers.items():
             with torch.no_grad():
                 output = teacher(x.to(fabric.device))
@@ -159,18 +168,17 @@ def _look_at(
 
     first = Batches(batches.data, batches.name, batches.objectives, batches.known, probe_with_teachers)
     with unchanged_random_state(batches.data):
-        found = survey(first, most=settings.steps, count=settings.epochs is not None, allow_empty=fabric.world_size > 1)
+        found = survey(first, most=most, count=count, allow_empty=fabric.world_size > 1)
     if fabric.world_size == 1:
         return found
     tasks = list(batches.objectives)
-    seen = sums_of([float(task in found.labelled) for task in tasks], fabric)
+    used, *seen = sums_of([float(found.used), *(float(task in found.labelled) for task in tasks)], fabric)
+    if not used:
+        raise PamergeError(f"{capital(batches.name)} is empty in every process; expected at least one batch.")
     lengths = fabric.all_gather(torch.tensor(found.batches or 0))
     assert isinstance(lengths, Tensor)
-    if not int(lengths.max()) and settings.epochs is not None:
-        raise PamergeError(
-            "The training data is empty in every process; expected at least one batch of (inputs, targets)."
-        )
-    return Survey(TaskSet(task for task, count in zip(tasks, seen, strict=True) if count), int(lengths.max()) or None)
+    labelled = TaskSet(task for task, number in zip(tasks, seen, strict=True) if number)
+    return Survey(labelled, int(lengths.max()) or None, int(used))
 
 
 def teacher_shares(
@@ -195,6 +203,7 @@ def teacher_shares(
 
 @contextmanager
 def modes_kept(network: nn.Module) -> Iterator[None]:
+    """Afterwards every part of the network is in the mode, training or eval, that it was in."""
     modes = [(part, part.training) for part in network.modules()]
     try:
         yield
@@ -219,6 +228,7 @@ def frozen(teachers: Mapping[str, nn.Module], device: torch.device) -> Iterator[
 
 @contextmanager
 def seeded(seed: int | None) -> Iterator[None]:
+    """Seeded global random states inside, and the caller's own afterwards; None changes nothing."""
     if seed is None:
         yield
         return

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -20,7 +19,13 @@ from pamerge.training.evaluation import Run, evaluate_batches
 from pamerge.training.optimizer import set_learning_rate
 from pamerge.training.processes import average_statistics, start_epoch, sums_of
 from pamerge.training.progress import Display, Log
-from pamerge.training.random_state import RandomState, capture_random_state, restore_random_state
+from pamerge.training.random_state import (
+    RandomState,
+    capture_random_state,
+    part_random_state,
+    restore_random_state,
+    share_random_state,
+)
 from pamerge.training.results import FinetuneResult, Record
 from pamerge.training.run_state import STARTING_WEIGHTS, RunState, find_checkpoint
 from pamerge.training.settings import Settings
@@ -79,7 +84,7 @@ class Loop:
         if finished is not None:
             return finished
         try:
-            if not self.state.at.step:
+            if self.resumed_at is None:
                 self._begin()
             while self.state.at.stopped is None:
                 self._epoch()
@@ -102,7 +107,7 @@ class Loop:
     def _begin(self) -> None:
         self.log.cut(0)
         self.log.write("start", tasks=list(self.of.network.tasks), total=self.of.total, **self.of.identity)
-        if self.of.validation is not None and not self.state.at.history:
+        if self.of.validation is not None:
             self._record()
         self._save()
 
@@ -133,7 +138,7 @@ class Loop:
         if skip and self.state.epoch_start is not None:
             restore_random_state(self.state.epoch_start, *self._loaders(), fabric=fabric)
         else:
-            self._share_random_states()
+            share_random_state(*self._loaders(), fabric=fabric)
             self.state.epoch_start = capture_random_state(*self._loaders(), fabric=fabric)
         start_epoch(self.of.train.data, self.state.at.epoch)
         batches = iter(self.of.train)
@@ -143,7 +148,7 @@ class Loop:
             restore_random_state(self.resumed_at, fabric=fabric)
         first = next(batches, None)
         if not skip:
-            self._part_random_states()
+            part_random_state(fabric)
         return batches, first
 
     def _step(self, batch: Batch | None) -> bool:
@@ -224,23 +229,8 @@ class Loop:
     def _seconds(self) -> float:
         return self.state.at.seconds + time.monotonic() - self.started
 
-    # -- random states of several processes ------------------------------------------------------------------------
-
     def _loaders(self) -> list[Any]:
         return [self.of.train.data] + ([self.of.validation.data] if self.of.validation is not None else [])
-
-    def _share_random_states(self) -> None:
-        """All processes must shuffle alike, since each takes its share of the same order."""
-        if self.of.fabric.world_size > 1:
-            state = capture_random_state(*self._loaders())
-            restore_random_state(self.of.fabric.broadcast(state), *self._loaders())
-
-    def _part_random_states(self) -> None:
-        """Once the order is drawn, dropout must not be alike."""
-        if self.of.fabric.world_size > 1:
-            seed = int(torch.randint(2**62, ()))
-            if self.of.fabric.global_rank:
-                torch.manual_seed(seed + self.of.fabric.global_rank)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 

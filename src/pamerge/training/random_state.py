@@ -68,6 +68,20 @@ def restore_random_state(state: RandomState, *loaders: Any, fabric: Fabric | Non
     np.random.set_state({**legacy, "state": {**legacy["state"], "key": key}})
 
 
+def share_random_state(*loaders: Any, fabric: Fabric) -> None:
+    """Give all processes the first one's states: they must shuffle alike, since each takes its share of one order."""
+    if fabric.world_size > 1:
+        restore_random_state(fabric.broadcast(capture_random_state(*loaders)), *loaders)
+
+
+def part_random_state(fabric: Fabric) -> None:
+    """Give each process a state of its own, once the order of the data is drawn: dropout must not be alike."""
+    if fabric.world_size > 1:
+        seed = int(torch.randint(2**62, ()))
+        if fabric.global_rank:
+            torch.manual_seed(seed + fabric.global_rank)
+
+
 @contextmanager
 def unchanged_random_state(*loaders: Any) -> Iterator[None]:
     """Whatever happens inside leaves no trace in the random states."""
