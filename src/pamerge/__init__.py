@@ -6,6 +6,16 @@ from pamerge.information.network_conditions import network_conditions
 from pamerge.merging import PAM, Assigned, Separate, merge
 from pamerge.network import MultitaskNetwork, load, save
 from pamerge.tasks import TaskSet
+from pamerge.training import (
+    Classification,
+    Custom,
+    DivergenceError,
+    MultiLabel,
+    Objective,
+    Regression,
+    evaluate,
+    finetune,
+)
 
 __version__ = "0.1.0"
 
@@ -13,15 +23,23 @@ __all__ = [
     "PAM",
     "Assigned",
     "CaptureError",
+    "Classification",
+    "Custom",
+    "DivergenceError",
     "FileFormatError",
     "Gaussian",
     "Mixture",
+    "MultiLabel",
     "MultitaskNetwork",
+    "Objective",
     "PamergeError",
     "PamergeWarning",
+    "Regression",
     "Separate",
     "TaskSet",
     "__version__",
+    "evaluate",
+    "finetune",
     "load",
     "merge",
     "network_conditions",

@@ -8,7 +8,7 @@ from support.architectures import inputs, make_networks
 from torch import nn
 
 import pamerge
-from pamerge import CaptureError, PamergeError, PamergeWarning, zoo
+from pamerge import CaptureError, PamergeError, PamergeWarning, Separate, zoo
 
 
 def lenet(size: tuple[int, int, int] = (1, 28, 112)) -> nn.Module:
@@ -44,14 +44,14 @@ X = torch.zeros(2, 1, 28, 112)
 )
 def test_bad_input_gets_a_clear_error(networks, calibration, message: str) -> None:
     with pytest.raises(PamergeError, match=message):
-        pamerge.merge(networks, calibration)
+        pamerge.merge(networks, calibration, Separate())
 
 
 def test_networks_that_do_not_take_the_same_input_get_an_error_that_names_the_task() -> None:
     with pytest.raises(
         CaptureError, match=r"Task 'B': The network LeNet5 cannot run on an input of shape \(2, 1, 28, 112\)"
     ):
-        pamerge.merge({"A": lenet(), "B": lenet((1, 28, 28))}, [X])
+        pamerge.merge({"A": lenet(), "B": lenet((1, 28, 28))}, [X], Separate())
 
 
 def test_networks_with_only_the_input_in_common_stay_separate_with_a_warning() -> None:
@@ -59,7 +59,7 @@ def test_networks_with_only_the_input_in_common_stay_separate_with_a_warning() -
     with pytest.warns(
         PamergeWarning, match=r"only their input in common and stay separate: 'A' has conv1 .*kernel \[5, 5\]"
     ):
-        network = pamerge.merge({"A": lenet(), "B": other}, [X])
+        network = pamerge.merge({"A": lenet(), "B": other}, [X], Separate())
     assert network.flops() == network.flops("A") + network.flops("B")
 
 
@@ -73,14 +73,14 @@ def test_a_network_that_depends_on_the_batch_size_is_noticed() -> None:
             return self.fc(x) * len(x)
 
     with pytest.raises(CaptureError, match="does not compute what the original computes"):
-        pamerge.merge({"A": Odd().eval()}, [torch.randn(2, 4)])
+        pamerge.merge({"A": Odd().eval()}, [torch.randn(2, 4)], Separate())
 
 
 def test_batches_of_inputs_and_targets_or_of_inputs_alone_will_do() -> None:
     networks = make_networks("lenet5", 2)
     x = inputs("lenet5")
-    one = pamerge.merge(networks, [(x, {"A": torch.zeros(3)})])
-    other = pamerge.merge(networks, [x])
+    one = pamerge.merge(networks, [(x, {"A": torch.zeros(3)})], Separate())
+    other = pamerge.merge(networks, [x], Separate())
     assert torch.equal(one(x)["A"], other(x)["A"])
 
 

@@ -59,7 +59,7 @@ def test_the_need_of_a_stream_channel_is_the_union_of_its_later_task_sets() -> N
 
 
 def test_a_stream_channel_that_nothing_uses_any_more_disappears() -> None:
-    network = pamerge.merge({"A": TwoResidualBlocks().eval()}, [torch.randn(2, 1, 6, 6)])
+    network = pamerge.merge({"A": TwoResidualBlocks().eval()}, [torch.randn(2, 1, 6, 6)], Separate())
     first = network.junctions["stem"].groups[TaskSet("A")][0]
     streams = [name for name, junction in network.junctions.items() if first in junction.task_sets()]
     network.remove({name: [first] for name in streams})
@@ -69,7 +69,7 @@ def test_a_stream_channel_that_nothing_uses_any_more_disappears() -> None:
 
 
 def test_a_removed_channel_leaves_flatten_and_linear_consistent() -> None:
-    network = pamerge.merge({"A": zoo.lenet5(5, (1, 28, 28)).eval()}, [torch.randn(2, 1, 28, 28)])
+    network = pamerge.merge({"A": zoo.lenet5(5, (1, 28, 28)).eval()}, [torch.randn(2, 1, 28, 28)], Separate())
     neurons = network.junctions["conv2"].groups[TaskSet("A")]
     network.remove({"conv2": neurons[:6]})
     assert network.blocks["conv2:A"].out_channels == 10
@@ -160,7 +160,7 @@ def test_the_originals_are_left_as_they_are() -> None:
     ],
 )
 def test_flops_of_the_paper_to_the_unit(network, size: tuple[int, ...], flops: int) -> None:
-    merged = pamerge.merge({"A": network().eval()}, [torch.zeros(1, *size)])
+    merged = pamerge.merge({"A": network().eval()}, [torch.zeros(1, *size)], Separate())
     assert merged.flops() == flops
     assert sum(merged.layer_flops().values()) == flops
     assert set(merged.layer_flops()) == {
@@ -170,7 +170,7 @@ def test_flops_of_the_paper_to_the_unit(network, size: tuple[int, ...], flops: i
 
 def test_flops_of_another_input_size_without_running() -> None:
     network = Separate().merge(material("resnet18", 2))
-    fresh = pamerge.merge(make_networks("resnet18", 2), [torch.zeros(1, 3, 64, 64)])
+    fresh = pamerge.merge(make_networks("resnet18", 2), [torch.zeros(1, 3, 64, 64)], Separate())
     assert network.flops("A", input_size=(3, 64, 64)) == fresh.flops("A")
     assert network(torch.randn(1, 3, 64, 64))["A"].shape == (1, 3)
 

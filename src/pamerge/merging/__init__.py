@@ -2,7 +2,7 @@
 
 from pamerge.merging.assigned import Assigned
 from pamerge.merging.material import Material
-from pamerge.merging.merge import Scheme, merge
+from pamerge.merging.merge import Scheme, merge, prepare
 from pamerge.merging.pam import PAM
 from pamerge.merging.regroup import Regrouping, regroup
 from pamerge.merging.result import LayerMerging, Merging
@@ -18,5 +18,6 @@ __all__ = [
     "Scheme",
     "Separate",
     "merge",
+    "prepare",
     "regroup",
 ]

@@ -13,7 +13,7 @@ from pamerge.errors import CaptureError, PamergeError, PamergeWarning
 from pamerge.graph import capture
 from pamerge.graph.align import Alignment, align
 from pamerge.merging.material import Material
-from pamerge.merging.separate import Separate
+from pamerge.merging.pam import PAM
 from pamerge.network.network import MultitaskNetwork
 from pamerge.tasks import check_task_names
 
@@ -41,7 +41,7 @@ def merge(
         calibration: an iterable of ``(inputs, targets)`` batches such as a DataLoader; ``targets`` maps a task to
         its labels. Batches
             without labels (just ``inputs``) do for schemes that need none.
-        scheme: how to merge.
+        scheme: how to merge; :class:`PAM` with its defaults if it is left out.
         objectives: the kind of each task; by default it is read off the labels.
         train: training batches, for schemes that fine-tune while they merge.
 
@@ -49,6 +49,17 @@ def merge(
         CaptureError: a network has a part that pamerge does not know.
         PamergeError: the networks do not fit together, or the data does not fit them.
     """
+    return (scheme or PAM()).merge(prepare(networks, calibration, objectives=objectives, train=train))
+
+
+def prepare(
+    networks: Mapping[str, nn.Module],
+    calibration: Iterable[Any],
+    *,
+    objectives: Mapping[str, Any] | None = None,
+    train: Iterable[Any] | None = None,
+) -> Material:
+    """Capture and align networks once, to merge them with several schemes; the arguments are those of :func:`merge`."""
     _check_networks(networks)
     example = _example(calibration)
     graphs = {}
@@ -60,7 +71,7 @@ def merge(
     material = Material(dict(networks), graphs, align(graphs), calibration, objectives, train)
     _check_captured(material, example)
     _warn_if_nothing_matches(material.alignment)
-    return (scheme or Separate()).merge(material)
+    return material
 
 
 def _check_networks(networks: Mapping[str, nn.Module]) -> None:
