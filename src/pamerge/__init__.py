@@ -3,7 +3,7 @@
 from pamerge.errors import CaptureError, FileFormatError, PamergeError, PamergeWarning
 from pamerge.information import Gaussian, Mixture
 from pamerge.information.network_conditions import network_conditions
-from pamerge.merging import PAM, Assigned, Separate, merge
+from pamerge.merging import MTZ, PAM, Assigned, Separate, merge
 from pamerge.network import MultitaskNetwork, load, save
 from pamerge.tasks import TaskSet
 from pamerge.training import (
@@ -20,6 +20,7 @@ from pamerge.training import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "MTZ",
     "PAM",
     "Assigned",
     "CaptureError",

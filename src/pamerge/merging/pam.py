@@ -16,6 +16,7 @@ from pamerge.information.activations import junction_activations
 from pamerge.merging.material import Material
 from pamerge.merging.regroup import Overlap, Regrouping, regroup
 from pamerge.merging.result import LayerMerging, Merging
+from pamerge.merging.zipper import zip_network
 from pamerge.network.network import Junction, MultitaskNetwork
 from pamerge.tasks import TaskSet
 
@@ -38,6 +39,8 @@ class PAM:
             set for the whole stage.
         samples: how many calibration samples to use at most; None for all.
         pool: a feature map counts as ``pool × pool`` mean values.
+        zip: make shared neurons of different networks one where they are at most so different, from 0 (the same) to
+            about 1 (unrelated); None to keep them all. A shared layer of K networks starts K times as wide as one.
     """
 
     alpha: float | Mapping[str, float] = 0.05
@@ -47,6 +50,7 @@ class PAM:
     streams: Literal["block", "tied"] = "block"
     samples: int | None = None
     pool: int = 1
+    zip: float | None = None
 
     def merge(self, material: Material) -> MultitaskNetwork:
         """The regrouped network; ``network.merging`` tells what went where."""
@@ -66,7 +70,10 @@ class PAM:
             for layer in traces.layers
             for junction in layer.junctions
         }
-        network.merging = Merging(repr(self), material.alignment, layers, time.perf_counter() - start)
+        zipped = []
+        if self.zip is not None:
+            zipped = zip_network(network, material.calibration, tolerance=self.zip)
+        network.merging = Merging(repr(self), material.alignment, layers, time.perf_counter() - start, tuple(zipped))
         return network
 
     def traces(self, material: Material, network: MultitaskNetwork | None = None) -> Traces:
@@ -122,6 +129,8 @@ class Traces:
 def _read(scheme: PAM, network: MultitaskNetwork, material: Material) -> Traces:
     if scheme.streams not in ("block", "tied"):
         raise PamergeError(f"streams={scheme.streams!r}; expected 'block' or 'tied'.")
+    if scheme.zip is not None and not scheme.zip >= 0:
+        raise PamergeError(f"zip={scheme.zip!r}; expected a number from 0, or None.")
     if scheme.samples is not None and scheme.samples < 2:
         raise PamergeError(f"samples={scheme.samples!r}; expected at least 2, or None for all.")
     shared = [junction for junction in network.junctions.values() if not junction.fixed and len(junction.groups) > 1]

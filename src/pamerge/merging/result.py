@@ -63,6 +63,23 @@ class LayerMerging:
 
 
 @dataclass(frozen=True)
+class Zipped:
+    """What became of one set of channels when neurons of different networks were made one.
+
+    Attributes:
+        layers: the layers that compute the channels; several in a residual stream.
+        groups: the channels that are one now, by their numbers; the first of each group stays.
+        alone: channels that found no partner.
+        differences: for each group, how different its members were, from 0 (the same) to about 1 (unrelated).
+    """
+
+    layers: tuple[str, ...]
+    groups: tuple[tuple[int, ...], ...]
+    alone: tuple[int, ...]
+    differences: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Merging:
     """What a scheme did.
 
@@ -71,12 +88,14 @@ class Merging:
         alignment: which layers of the networks matched, and why the match stopped.
         layers: how each junction was grouped; empty for schemes that choose no groups.
         seconds: how long the scheme took.
+        zipped: which neurons became one, if any did.
     """
 
     scheme: str
     alignment: Alignment
     layers: Mapping[str, LayerMerging] = field(default_factory=dict)
     seconds: float = 0.0
+    zipped: tuple[Zipped, ...] = ()
 
     def __str__(self) -> str:
         lines = [self.scheme]
@@ -84,5 +103,7 @@ class Merging:
             groups = ", ".join(f"{tasks}: {count}" for tasks, count in layer.sizes.items())
             dropped = f", dropped: {len(layer.dropped)}" if layer.dropped else ""
             lines.append(f"  {layer.name}: {groups}{dropped}")
+        for found in self.zipped:
+            lines.append(f"  {', '.join(found.layers)}: {len(found.groups)} zipped, {len(found.alone)} alone")
         lines += [f"  {one} and {other}: {why}" for (one, other), why in self.alignment.differences.items()]
         return "\n".join(lines)

@@ -98,6 +98,13 @@ def make_block(layout: BlockLayout) -> nn.Module:
     raise ValueError(f"no block for {node.op}")
 
 
+def tensor_of(block: nn.Module, name: str) -> Tensor:
+    """A parameter or buffer of a block, for those who know that it is there."""
+    tensor = getattr(block, name)
+    assert isinstance(tensor, Tensor)
+    return tensor
+
+
 def _geometry(settings: Any) -> dict[str, Any]:
     padding = settings["padding"]
     return {
@@ -116,9 +123,7 @@ def make_function(node: Node) -> Callable[[Sequence[Tensor], bool], Tensor]:
         if node.kind == "whole":
             whole = tuple(settings["shape"])
             return lambda inputs, training: inputs[0].reshape(len(inputs[0]), *whole)
-        space = tuple(settings["space"])
-        # -1 stands for the channels of the piece times their width: whatever a group's size, the space is known
-        return lambda inputs, training: inputs[0].reshape(len(inputs[0]), -1, *space)
+        return _reshape(settings["from"], settings["width"], tuple(settings["space"]))
     if node.op == "expand":
         space = tuple(settings["space"])
         return lambda inputs, training: inputs[0].expand(-1, -1, *space)
@@ -126,13 +131,29 @@ def make_function(node: Node) -> Callable[[Sequence[Tensor], bool], Tensor]:
         drop: Callable[..., Tensor] = torch.feature_dropout if settings["feature"] else functional.dropout
         p = settings["p"]
         return lambda inputs, training: drop(inputs[0], p, training)
-    call, template = resolve_op(node.op), settings["args"]
-    first_only = _returns_tuple(node.op)
-    if template == [{"input": 0}] and not first_only:
+    return _replay(node.op, settings["args"], settings.get("kwargs", {}))
+
+
+def _reshape(old_width: int, width: int, space: tuple[int, ...]) -> Callable[[Sequence[Tensor], bool], Tensor]:
+    """Gives every channel ``width`` features. A size that is left open lets images of other sizes through."""
+    if not space:
+        return lambda inputs, training: inputs[0].flatten(1)
+    sizes = space if len(space) > 1 else (-1,)
+    return lambda inputs, training: inputs[0].reshape(len(inputs[0]), inputs[0].shape[1] // old_width * width, *sizes)
+
+
+def _replay(op: str, args: list[Any], kwargs: dict[str, Any]) -> Callable[[Sequence[Tensor], bool], Tensor]:
+    """Calls an operation of the op table with the arguments that it had when the network was captured."""
+    call = resolve_op(op)
+    if args == [{"input": 0}] and not kwargs and not _returns_tuple(op):
         return lambda inputs, training: call(inputs[0])
-    if first_only:
-        return lambda inputs, training: call(*fill_template(template, inputs))[0]
-    return lambda inputs, training: call(*fill_template(template, inputs))
+
+    def replay(inputs: Sequence[Tensor], training: bool) -> Tensor:
+        by_name = {name: fill_template(argument, inputs) for name, argument in kwargs.items()}
+        result = call(*fill_template(args, inputs), **by_name)
+        return result[0] if isinstance(result, (tuple, list)) else result  # type: ignore[no-any-return]
+
+    return replay
 
 
 def _returns_tuple(op: str) -> bool:

@@ -172,18 +172,16 @@ def original_blocks(
 ) -> tuple[dict[str, BlockLayout], dict[str, Mapping[str, Tensor]]]:
     """The layers of the original networks as blocks, in the channel numbering of the alignment."""
     layouts, tensors = {}, {}
-    for bit, task in enumerate(alignment.tasks):
-        graph = graphs[task]
-        own = {}
-        for name, node in alignment.nodes.items():
-            if task in alignment.sources[name]:
-                mine = (alignment.origins[node.channels] >> bit & 1).astype(bool)
-                own[name] = node.channels[mine]
+    for task in alignment.tasks:
+        graph, number = graphs[task], alignment.numbering[task]
+        sources = {name: found[task] for name, found in alignment.sources.items() if task in found}
+        # in the order of the task's own network, which is the order of its weights
+        own = {name: number[graph.nodes[source].channels] for name, source in sources.items()}
         for name, channels in own.items():
             node = alignment.nodes[name]
             if node.kind in ("weighted", "channelwise"):
                 source = alignment.nodes[node.inputs[0]]
                 layout = BlockLayout(node, TaskSet({task}), channels, own[source.name], source.width)
                 layouts[layout.key] = layout
-                tensors[layout.key] = graph.tensors[alignment.sources[name][task]]
+                tensors[layout.key] = graph.tensors[sources[name]]
     return layouts, tensors

@@ -302,13 +302,18 @@ class MultitaskNetwork(nn.Module):
         return sets, ranks
 
     @torch.no_grad()
-    def rebuild(self, structure: Structure) -> Transfer:
-        """Take over a new structure of the same nodes: weights are kept, new connections are zero."""
+    def rebuild(self, structure: Structure, *, old: Mapping[str, BlockLayout] | None = None) -> Transfer:
+        """Take over a new structure of the same nodes: weights are kept, new connections are zero.
+
+        Args:
+            structure: the new structure.
+            old: what the blocks hold in the new structure's channel numbers, if these are not the old ones.
+        """
         layouts = block_layouts(structure)
-        moving = transfer(self._layouts, layouts)
+        moving = transfer(old or self._layouts, layouts)
         blocks = {}
         for key, layout in layouts.items():
-            if self._is_same(key, layout):
+            if old is None and self._is_same(key, layout):
                 blocks[key] = self.blocks[key]
             else:
                 blocks[key] = _filled(layout, _moved(moving, key, layout, self.blocks))

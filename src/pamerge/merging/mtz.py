@@ -1,0 +1,98 @@
+"""Baseline 2: multi-task zipping (He et al. 2018). Neurons of all networks are made one, layer by layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pamerge.errors import PamergeError
+from pamerge.merging.material import Material
+from pamerge.merging.result import Merging
+from pamerge.merging.zipper import zip_network
+from pamerge.network.network import MultitaskNetwork
+from pamerge.tasks import TaskSet
+from pamerge.training import Objective, finetune, infer_objectives
+
+
+@dataclass(frozen=True)
+class MTZ:
+    """Share every hidden neuron of every network with one of each other network.
+
+    From the input on, the neurons of a layer are matched by how little their outputs would change, pairs get the
+    weights that change both least, and the whole network is fine-tuned on all tasks before the next layer's turn.
+
+    Attributes:
+        share: the share of a layer's pairs that is zipped, the least different ones. Neurons without a partner become
+            exclusive to their own task. With 1.0 and networks of equal width every subset of tasks costs the same,
+            apart from the heads.
+        steps: training steps after each layer; needs ``merge(…, train=…)``. 0 for none.
+        samples: how many calibration samples to measure layers on.
+        lr: learning rate.
+        seed: seeds the training after each layer.
+    """
+
+    share: float = 1.0
+    steps: int = 100
+    samples: int = 500
+    lr: float = 5e-4
+    seed: int = 0
+
+    def merge(self, material: Material) -> MultitaskNetwork:
+        """The zipped network."""
+        self._check(material)
+        start = time.perf_counter()
+        network = material.side_by_side()
+        everyone = TaskSet(network.tasks)
+        network.regroup(
+            {
+                name: dict.fromkeys(junction.task_sets(), TaskSet(t for group in junction.groups for t in group))
+                for name, junction in network.junctions.items()
+                if not junction.fixed
+            }
+        )
+        objectives = self._objectives(material, everyone) if self.steps else {}
+
+        def tune() -> None:
+            if self.steps and material.train is not None:
+                options = {"steps": self.steps, "lr": self.lr, "seed": self.seed, "progress": False}
+                finetune(network, material.train, objectives, **options)  # type: ignore[arg-type]
+
+        zipped = zip_network(network, material.calibration, samples=self.samples, share=self.share, after_layer=tune)
+        self._part(network)
+        network.merging = Merging(
+            repr(self), material.alignment, seconds=time.perf_counter() - start, zipped=tuple(zipped)
+        )
+        return network
+
+    def _part(self, network: MultitaskNetwork) -> None:
+        """Give neurons that found no partner back to their own task."""
+        structure = network.structure
+        origins = {int(c): structure.task_set(int(mask)) for c, mask in enumerate(structure.origins)}
+        changes = {
+            name: {n: origins[n] for n, tasks in junction.task_sets().items() if len(origins[n]) == 1 < len(tasks)}
+            for name, junction in network.junctions.items()
+            if not junction.fixed
+        }
+        if any(changes.values()):
+            network.restrict({name: found for name, found in changes.items() if found})
+
+    def _check(self, material: Material) -> None:
+        if not 0 <= self.share <= 1:
+            raise PamergeError(f"share={self.share!r}; expected a share from 0 to 1.")
+        if self.steps < 0 or self.samples < 1:
+            raise PamergeError(
+                f"steps={self.steps!r}, samples={self.samples!r}; expected steps from 0, samples from 1."
+            )
+        if self.steps and material.train is None:
+            raise PamergeError(
+                "MTZ fine-tunes after each layer and has no training data; expected merge(…, train=…), or MTZ(steps=0)."
+            )
+
+    def _objectives(self, material: Material, tasks: TaskSet) -> Mapping[str, Objective]:
+        if material.objectives is not None:
+            return material.objectives
+        for _, targets in material.calibration:
+            if tasks.issubset(targets):
+                return infer_objectives(targets)
+        raise PamergeError("MTZ cannot tell what kind of labels the tasks have; expected merge(…, objectives=…).")
