@@ -21,12 +21,14 @@ from pamerge.training import evaluate, finetune
 from pamerge.training.processes import resolve_fabric, shard, start_epoch
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one_with_the_combined_batch(tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    folders = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "OMP_NUM_THREADS": "1"}
     folder = tmp_path / "two"
     folder.mkdir()
     command = [sys.executable, two_processes.__file__, "2", str(folder)]
-    subprocess.run(command, env=environment, check=True, timeout=60)
+    subprocess.run(command, env=environment, check=True, timeout=300)
     (tmp_path / "one").mkdir()
     two_processes.run(Fabric(accelerator="cpu", devices=1), tmp_path / "one")
     one, two = (json.loads((tmp_path / name / "found.json").read_text()) for name in ("one", "two"))
@@ -40,6 +42,9 @@ def test_two_processes_train_like_one_with_the_combined_batch(tmp_path):
             assert two[name][metrics] == pytest.approx(one[name][metrics], abs=1e-4)
     first, second = (load_file(folder / f"shuffled.{rank}") for rank in range(2))
     assert all(torch.equal(tensor, second[key]) for key, tensor in first.items())
+    samples = [json.loads((folder / f"samples.{rank}").read_text()) for rank in range(2)]
+    assert sorted(samples[0] + samples[1]) == list(range(two_processes.SAMPLES))
+    assert samples[0] != sorted(samples[0])
 
 
 def rank(number: int, of: int = 2) -> SimpleNamespace:

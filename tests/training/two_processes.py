@@ -18,6 +18,18 @@ from pamerge.training import evaluate, finetune
 SAMPLES = 44  # with batches of 8 the last one of an epoch exists in one process only, and is not full
 
 
+class Recording(TensorDataset):
+    """Remembers which samples were read."""
+
+    def __init__(self, *columns: Tensor) -> None:
+        super().__init__(*columns)
+        self.read: list[int] = []
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
 def gathered(samples: list[tuple[Tensor, ...]]) -> tuple[Tensor, dict[str, Tensor]]:
     x, *y = (torch.stack(column) for column in zip(*samples, strict=True))
     return x, dict(zip(OBJECTIVES, y, strict=True))
@@ -30,7 +42,7 @@ def data(size: int, shuffle: bool = False) -> DataLoader:
     y["shape"][::3] = -1
     y["shape"][8:16] = -1
     y["parts"][5:20, 1:] = torch.nan
-    return DataLoader(TensorDataset(x, *y.values()), size, shuffle, collate_fn=gathered)
+    return DataLoader(Recording(x, *y.values()), size, shuffle, collate_fn=gathered)
 
 
 def run(fabric: Fabric, folder: Path) -> None:
@@ -43,12 +55,12 @@ def run(fabric: Fabric, folder: Path) -> None:
         network = merged()
         if fabric.global_rank:  # all processes train the first one's weights
             for parameter in network.parameters():
-                parameter.data.zero_()
+                parameter.data.fill_(7.0)
         result = finetune(
             network,
             data(size),
             OBJECTIVES,
-            epochs=3,
+            epochs=2,
             lr=3e-3,
             validation=data(size),
             fabric=fabric,
@@ -63,8 +75,12 @@ def run(fabric: Fabric, folder: Path) -> None:
             save_file(network.state_dict(), folder / f"{name}.weights")
     torch.manual_seed(fabric.global_rank)
     network = merged(dropout=0.3, batch_norm=True)
-    finetune(network, data(size, shuffle=True), OBJECTIVES, epochs=2, fabric=fabric, progress=False)
+    train = data(size, shuffle=True)
+    finetune(network, train, OBJECTIVES, epochs=1, fabric=fabric, progress=False)
     save_file(network.state_dict(), folder / f"shuffled.{fabric.global_rank}")
+    read = train.dataset.read
+    trained_on = read[len(read) // 2 :]  # after it was looked at once
+    (folder / f"samples.{fabric.global_rank}").write_text(json.dumps(trained_on))
     if fabric.global_rank == fabric.world_size - 1:
         (folder / "found.json").write_text(json.dumps(found))
 

@@ -122,6 +122,10 @@ def finetune(
             implied = [task for task in network.tasks if distillation.share(task) == 1.0 > distill]
             if implied:
                 display.note(f"no labels of {', '.join(implied)} in the training data: learning from the teacher alone")
+            identity: dict[str, Any] = {}
+            if path is not None:
+                judged = validation is not None
+                identity = identity_of(network, objectives, settings, optimizer, distillation, judged, seed, fabric)
             made_of = Ingredients(
                 network=network,
                 run_network=run,
@@ -132,9 +136,7 @@ def finetune(
                 settings=settings,
                 fabric=fabric,
                 total=total,
-                identity=identity_of(
-                    network, objectives, settings, optimizer, distillation, validation is not None, seed, fabric
-                ),
+                identity=identity,
                 checkpoint=path,
             )
             return Loop(made_of, display, Log(f"{path}.log.jsonl" if path is not None and main else None)).run()

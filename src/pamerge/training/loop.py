@@ -96,10 +96,11 @@ class Loop:
                 self.of.checkpoint.unlink(missing_ok=True)  # the same call would only diverge again
             raise
         except BaseException:
-            if self.of.checkpoint is not None and self.of.checkpoint.exists():
-                # so that the same call with the same network goes on from there, as in a notebook
-                found = find_checkpoint(self.of.checkpoint, _without_weights(self.of.identity))
-                self.of.network.load_state_dict(found.weights if found is not None else {})
+            # so that the same call with the same network goes on from the checkpoint, as in a notebook
+            path, identity = self.of.checkpoint, _without_weights(self.of.identity)
+            found = find_checkpoint(path, identity) if path is not None else None
+            if found is not None:
+                self.of.network.load_state_dict(found.weights)
             raise
 
     # -- training --------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ def make_optimizer(network: nn.Module, factory: OptimizerFactory | None, lr: flo
     if not parameters:
         raise PamergeError("The network has no parameter that could be trained: all of them have requires_grad=False.")
     if factory is None:
-        # one pass over memory instead of eight: 3 to 6 times as fast on a CPU, where it would take a third of a step
+        # 3 to 6 times as fast as the plain one on a CPU, the more so the smaller the blocks
         fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
         return torch.optim.Adam(parameters, lr=lr, fused=fused)
     optimizer = factory(parameters, lr=lr)

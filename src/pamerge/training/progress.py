@@ -134,7 +134,7 @@ class Display:
             for column, values in shown.items():
                 name = f" {self.metric_names[task]}" if column == "metric" and task in self.metric_names else ""
                 cells.append(f"{values[task]:.4g}{name}" if task in values else "")
-            table.add_row(task, *cells)
+            table.add_row(*map(Text, [task, *cells]))  # a task's name may look like markup
         head: list[RenderableType] = [Text(self._head(), style="bold")]
         if self.total:
             head.append(ProgressBar(total=self.total, completed=self.step, width=40))
