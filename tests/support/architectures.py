@@ -9,15 +9,14 @@ from dataclasses import dataclass
 import torch
 from pytorchcv.models.densenet import DenseNet
 from pytorchcv.models.mobilenetv2 import MobileNetV2
-from pytorchcv.models.resnet_cifar import CIFARResNet
+from pytorchcv.models.resnet_cifar import CIFARResNet, resnet20_cifar10
 from pytorchcv.models.seresnet import SEResNet
 from torch import Tensor, nn
 
 from pamerge import zoo
 from pamerge.graph import align, capture
 from pamerge.merging import Material
-from pamerge.zoo.vgg import VGG11
-from pamerge.zoo.vgg import VGG as Vgg
+from pamerge.zoo import vgg
 
 TASKS = ("A", "B", "C", "D", "E")
 
@@ -80,6 +79,7 @@ OURS = {
     "small_resnet": Architecture(_cifar_resnet, (3, 32, 32), (2, 3, 5)),
 }
 OTHERS = {
+    "resnet20_cifar10": Architecture(lambda i: resnet20_cifar10(), (3, 32, 32), (2,)),
     "mobilenetv2": Architecture(_mobilenet, (3, 32, 32)),
     "seresnet": Architecture(_seresnet, (3, 32, 32)),
     "densenet": Architecture(_densenet, (3, 32, 32)),
@@ -92,11 +92,12 @@ UNEQUAL = {
         (2,),
     ),
     "resnet18 of two widths": Architecture(lambda i: zoo.resnet18(_outputs(i), (0.125, 0.1875)[i]), (3, 40, 40), (2,)),
+    "resnet34 of two widths": Architecture(lambda i: zoo.resnet34(_outputs(i), (0.125, 0.1875)[i]), (3, 40, 40), (2,)),
     "vgg11 and vgg16": Architecture(
         lambda i: (
             zoo.vgg16(_outputs(i), 0.125, fc=32, input_size=(3, 32, 32))
             if i
-            else Vgg(VGG11, _outputs(i), width=0.125, fc=32, input_size=(3, 32, 32))
+            else vgg.VGG(vgg.VGG11, _outputs(i), width=0.125, fc=32, input_size=(3, 32, 32))
         ),
         (3, 32, 32),
         (2,),

@@ -88,6 +88,11 @@ def consumers(nodes: Mapping[str, Node]) -> dict[str, list[Node]]:
     return readers
 
 
+def is_plain_sum(node: Node) -> bool:
+    """Whether a node is ``x + y``, where one operand may be missing for some channels: the other is the sum then."""
+    return node.op == "aten.add.Tensor" and node.settings == {"args": [{"input": 0}, {"input": 1}]}
+
+
 def junction_values(nodes: Mapping[str, Node]) -> list[str]:
     """Names of the tensors that feed at least one weighted layer, in the order of computation."""
     return [name for name, readers in consumers(nodes).items() if any(node.kind == "weighted" for node in readers)]

@@ -1,4 +1,4 @@
-"""The op table: how each ATen operation treats channels.
+"""The op table: how each operation treats channels.
 
 A rule turns one call of an operation into a :class:`Draft` of a node, or raises :class:`Problem` with the bare fact;
 :func:`~pamerge.graph.capture` adds where in the network it happened. An operation that is not in the table is an error.
@@ -6,11 +6,11 @@ A rule turns one call of an operation into a :class:`Draft` of a node, or raises
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from pamerge.errors import PamergeError
 from pamerge.graph.layer_graph import Channels, Kind
 
 
-class Problem(Exception):
+class Problem(Exception):  # noqa: N818  (a fact on its way to a CaptureError)
     """Why an operation cannot be captured; the caller knows where."""
 
 
@@ -26,45 +26,87 @@ class Problem(Exception):
 class Value:
     """An activation while a network is being captured: who computes it and which channels it holds.
 
-    ``whole`` marks the result of an operation that has mixed the channels: a single pseudo-channel.
+    Attributes:
+        node: the node that computes it.
+        channels: its channels; each owns ``width`` neighbouring features.
+        shape: its shape, with the batch.
+        dtype: its type.
+        whole: whether an operation has mixed its channels; it has a single pseudo-channel then.
+        padded: whether some of its channels are zeros that nobody computes; only a sum may read them.
     """
 
     node: str
     channels: Channels
-    width: int
-    space: tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
     whole: bool = False
+    padded: bool = False
 
     @property
     def features(self) -> int:
         """Size of dimension 1."""
-        return len(self.channels) * self.width
+        return self.shape[1] if self.rank > 1 else 1
+
+    @property
+    def width(self) -> int:
+        """Features of one channel: more than one after a flatten or a depthwise convolution with a multiplier."""
+        return self.features // len(self.channels)
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """The dimensions behind the channels."""
+        return self.shape[2:]
 
     @property
     def rank(self) -> int:
         """Number of dimensions, with the batch."""
-        return 2 + len(self.space)
+        return len(self.shape)
+
+    def axis(self, dim: int) -> int:
+        """A dimension counted from the front; the batch is none that a network may work on."""
+        axis = dim % self.rank
+        if axis == 0:
+            raise Problem("it works across the samples of a batch")
+        return axis
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an operation: arguments by name, with activations as :class:`Value` and parameters as tensors."""
+    """One call of an operation.
+
+    Attributes:
+        op: the name of the operation.
+        arguments: by name, in the order of the operation's schema: activations as :class:`Value`, parameters and
+            constants as tensors. Arguments that were not given may be missing.
+        shapes: the shape of each result, with the batch.
+        dtype: the type of the first result.
+        keyword_only: names of the arguments that have to be passed by name.
+    """
 
     op: str
     arguments: Mapping[str, Any]
-    shape: tuple[int, ...]
-    """Shape of the (first) result, with the batch."""
     shapes: tuple[tuple[int, ...], ...]
-    """Shapes of all results, for operations that return several tensors."""
+    dtype: torch.dtype
+    keyword_only: frozenset[str] = frozenset()
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments.get(name)
 
     @property
+    def name(self) -> str:
+        """The operation without namespace, overload and the underscore of an in-place form: ``add``."""
+        return functional_name(self.op).split(".")[1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the first result."""
+        return self.shapes[0]
+
+    @property
     def values(self) -> list[Value]:
         """The activations among the arguments, in order, each once."""
         found: dict[str, Value] = {}
-        _template(list(self.arguments.values()), found)
+        _collect(list(self.arguments.values()), found)
         return list(found.values())
 
 
@@ -72,21 +114,30 @@ class Call:
 class Draft:
     """A node before it has a name: what a rule returns.
 
-    ``channels=None`` asks for new channels, ``count`` of them. ``same`` lists groups of channel arrays that are one and the same
-    channel position by position (what is added to each other).
+    Attributes:
+        kind: how it treats channels.
+        op: the name of a block or function, or of the operation to call.
+        inputs: the activations that it reads.
+        channels: its channels; None asks for ``count`` new ones.
+        settings: what else there is to say, as plain JSON.
+        tensors: its parameters.
+        same: arrays of channels that are one and the same position by position, because they are added to each other.
+        zeros: how many channels of zeros its result has before and behind its channels.
+        whole: whether it mixes channels.
+        note: how it mixes them, for the error message if a weighted layer follows.
     """
 
     kind: Kind
     op: str
     inputs: Sequence[Value]
-    width: int
-    space: tuple[int, ...]
     channels: Channels | None = None
     count: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, Tensor | None] = field(default_factory=dict)
     same: Sequence[Channels] = ()
+    zeros: tuple[int, int] = (0, 0)
     whole: bool = False
+    note: str = ""
 
 
 Rule = Callable[[Call], Draft | Value | list[Draft | Value]]
@@ -103,23 +154,32 @@ def register_op(*ops: str, rule: Rule) -> None:
     The table is also what :func:`pamerge.load` trusts: a saved network may call nothing else.
     """
     for op in ops:
+        if not isinstance(op, str) or not re.fullmatch(r"\w+\.\w+\.\w+", op):
+            raise PamergeError(
+                f"{op!r} is not the name of an operation; expected 'namespace.name.overload', such as "
+                "'mylib.clip.default'."
+            )
+        if op != functional_name(op):
+            raise PamergeError(
+                f"{op!r} changes its argument in place. Register the functional form, {functional_name(op)!r}; "
+                "it covers both."
+            )
         _RULES[op] = rule
 
 
 def known_ops() -> list[str]:
-    """Every operation in the table."""
+    """Every operation in the table. The in-place form of an operation, such as ``relu_``, is known with it."""
     return sorted(_RULES)
 
 
 def rule_for(op: str) -> Rule | None:
     """The rule of an operation; an in-place form (``relu_``) has the rule of its functional form."""
-    return _RULES.get(op) or _RULES.get(functional_name(op))
+    return _RULES.get(functional_name(op))
 
 
 def functional_name(op: str) -> str:
     """``aten.relu_.default`` → ``aten.relu.default``."""
-    namespace, name, overload = op.split(".", 2)
-    return f"{namespace}.{name.removesuffix('_')}.{overload}" if not name.startswith("_") else op
+    return re.sub(r"^(\w+\.(?!_)\w*[^\W_])_(\.\w+)$", r"\1\2", op)
 
 
 def resolve_op(op: str) -> Callable[..., Any]:
@@ -134,32 +194,29 @@ def resolve_op(op: str) -> Callable[..., Any]:
         for part in op.split("."):
             target = getattr(target, part)
     except AttributeError as error:
-        raise PamergeError(f"This version of torch has no operation {op!r}: {error}.") from None
+        raise PamergeError(
+            f"torch has no operation {op!r} ({error}). If it is your own, import the module that defines it."
+        ) from None
     return target  # type: ignore[no-any-return]
 
 
-# -- rules that serve many operations ------------------------------------------------------------------------------
+# -- the rules that a user needs ------------------------------------------------------------------------------------
 
 
 def keeps_channels(call: Call) -> Draft:
-    """A function of one activation that treats every channel in the same way and apart from the others."""
-    value = _only_value(call)
+    """Keeps channels apart: a function of one activation that treats every channel in the same way."""
+    values = call.values
+    if len(values) != 1:
+        raise Problem(f"it reads {len(values)} activations where one was expected")
+    value = values[0]
     if value.whole:
         return mixes_output(call)
     _expect_features(call, value)
-    return Draft(
-        "keeps",
-        functional_name(call.op),
-        [value],
-        value.width,
-        call.shape[2:],
-        channels=value.channels,
-        settings={"args": _arguments(call)},
-    )
+    return Draft("keeps", functional_name(call.op), [value], value.channels, settings=replay_settings(call))
 
 
 def joins_channels(call: Call) -> Draft:
-    """A function of several activations, channel by channel; shapes may broadcast over space but not over channels."""
+    """Joins tensors channel by channel: a function of several activations; they may broadcast over space only."""
     values = call.values
     if len(values) == 1:
         return keeps_channels(call)
@@ -179,64 +236,37 @@ def joins_channels(call: Call) -> Draft:
         "join",
         functional_name(call.op),
         values,
-        first.width,
-        call.shape[2:],
-        channels=first.channels,
-        settings={"args": _arguments(call)},
+        first.channels,
+        settings=replay_settings(call),
         same=[value.channels for value in values],
     )
 
 
 def mixes_output(call: Call) -> Draft:
-    """A function that mixes channels without weights, such as softmax; no weighted layer may follow."""
+    """Mixes channels without weights: allowed only behind a network's last weighted layer."""
     return Draft(
-        "whole",
-        functional_name(call.op),
-        call.values,
-        call.shape[1] if len(call.shape) > 1 else 1,
-        call.shape[2:],
-        count=1,
-        settings={"args": _arguments(call)},
-        whole=True,
-    )
-
-
-def _only_value(call: Call) -> Value:
-    values = call.values
-    if len(values) != 1:
-        raise Problem(f"it reads {len(values)} activations where one was expected")
-    return values[0]
+        "whole", functional_name(call.op), call.values, count=1, settings=replay_settings(call), whole=True
+    )  # fmt: skip
 
 
 def _expect_features(call: Call, value: Value) -> None:
     if len(call.shape) < 2 or call.shape[1] != value.features:
         raise Problem(f"it turns {value.features} features into a tensor of shape {call.shape}")
-    for name, argument in call.arguments.items():
-        if isinstance(argument, Tensor) and argument.numel() != 1:
-            raise Problem(f"its argument {name!r} is a constant tensor of shape {tuple(argument.shape)}")
 
 
-def _arguments(call: Call) -> list[Any]:
-    """The positional arguments as plain JSON, with ``{"input": i}`` where the i-th activation goes."""
+# -- arguments as plain JSON, to call the operation again later -------------------------------------------------------
+
+
+def replay_settings(call: Call) -> dict[str, Any]:
+    """The arguments as plain JSON, with ``{"input": i}`` where the i-th activation goes."""
     found: dict[str, Value] = {}
-    return [_template(argument, found) for argument in call.arguments.values()]
-
-
-def _template(argument: Any, found: dict[str, Value]) -> Any:
-    if isinstance(argument, Value):
-        found.setdefault(argument.node, argument)
-        return {"input": list(found).index(argument.node)}
-    if isinstance(argument, (list, tuple)):
-        return [_template(item, found) for item in argument]
-    if isinstance(argument, Tensor):
-        return argument.item() if argument.numel() == 1 else None
-    if argument is None or isinstance(argument, (bool, int, float, str)):
-        return argument
-    raise Problem(f"an argument of type {type(argument).__name__} ({argument}) is not supported")
+    filled = {name: _template(name, argument, found) for name, argument in call.arguments.items()}
+    by_name = {name: filled.pop(name) for name in call.keyword_only & set(filled)}
+    return {"args": list(filled.values())} | ({"kwargs": by_name} if by_name else {})
 
 
 def fill_template(argument: Any, inputs: Sequence[Tensor]) -> Any:
-    """The inverse of the template in ``settings["args"]``: puts the activations in their places."""
+    """The inverse of the templates of :func:`replay_settings`: puts the activations in their places."""
     if isinstance(argument, dict):
         return inputs[argument["input"]]
     if isinstance(argument, list):
@@ -244,45 +274,22 @@ def fill_template(argument: Any, inputs: Sequence[Tensor]) -> Any:
     return argument
 
 
-# -- helpers for the rules in rules.py -------------------------------------------------------------------------------
+def _collect(argument: Any, found: dict[str, Value]) -> None:
+    if isinstance(argument, Value):
+        found.setdefault(argument.node, argument)
+    elif isinstance(argument, (list, tuple)):
+        for item in argument:
+            _collect(item, found)
 
 
-def new_layer(op: str, value: Value, outputs: int, call: Call, settings: Mapping[str, Any], **tensors: Any) -> Draft:
-    """A weighted layer with ``outputs`` new channels."""
-    return Draft(
-        "weighted",
-        op,
-        [value],
-        1,
-        call.shape[2:],
-        count=outputs,
-        settings=settings,
-        tensors=tensors,
-    )
-
-
-def channelwise(
-    op: str, value: Value, call: Call, settings: Mapping[str, Any], width: int = 0, **tensors: Any
-) -> Draft:
-    """A layer with parameters for each channel; all tensors have one row a feature of the output."""
-    return Draft(
-        "channelwise",
-        op,
-        [value],
-        width or value.width,
-        call.shape[2:],
-        channels=value.channels,
-        settings=settings,
-        tensors=tensors,
-    )
-
-
-def pick(value: Value, positions: Sequence[int] | np.ndarray[Any, Any]) -> Channels:
-    """The channels that stand at some positions of dimension 1, which must be whole channels."""
-    positions = np.asarray(positions)
-    if value.width == 1:
-        return value.channels[positions]
-    rows = positions.reshape(-1, value.width) if len(positions) % value.width == 0 else np.empty((0, value.width))
-    if len(rows) == 0 or (rows[:, 0] % value.width).any() or (np.diff(rows, axis=1) != 1).any():
-        raise Problem(f"it cuts through channels of {value.width} features")
-    return value.channels[rows[:, 0] // value.width]
+def _template(name: str, argument: Any, found: dict[str, Value]) -> Any:
+    if isinstance(argument, Value):
+        found.setdefault(argument.node, argument)
+        return {"input": list(found).index(argument.node)}
+    if isinstance(argument, (list, tuple)):
+        return [_template(name, item, found) for item in argument]
+    if isinstance(argument, Tensor):
+        raise Problem(f"its argument {name!r} is a parameter or constant tensor of shape {tuple(argument.shape)}")
+    if argument is None or isinstance(argument, (bool, int, float, str)):
+        return argument
+    raise Problem(f"its argument {name!r} is a {type(argument).__name__} ({argument}), which is not supported")

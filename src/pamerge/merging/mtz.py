@@ -53,15 +53,23 @@ class MTZ:
         )
         objectives = self._objectives(material, everyone) if self.steps else {}
 
+        task_batches = 0
+
         def tune() -> None:
+            nonlocal task_batches
             if self.steps and material.train is not None:
                 options = {"steps": self.steps, "lr": self.lr, "seed": self.seed, "progress": False}
-                finetune(network, material.train, objectives, **options)  # type: ignore[arg-type]
+                found = finetune(network, material.train, objectives, **options)  # type: ignore[arg-type]
+                task_batches += found.task_batches
 
         zipped = zip_network(network, material.calibration, samples=self.samples, share=self.share, after_layer=tune)
         self._part(network)
         network.merging = Merging(
-            repr(self), material.alignment, seconds=time.perf_counter() - start, zipped=tuple(zipped)
+            repr(self),
+            material.alignment,
+            seconds=time.perf_counter() - start,
+            zipped=tuple(zipped),
+            task_batches=task_batches,
         )
         return network
 

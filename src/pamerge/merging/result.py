@@ -89,6 +89,7 @@ class Merging:
         layers: how each junction was grouped; empty for schemes that choose no groups.
         seconds: how long the scheme took.
         zipped: which neurons became one, if any did.
+        task_batches: batches that the scheme trained on, counted for each task; 0 for schemes that do not train.
     """
 
     scheme: str
@@ -96,6 +97,7 @@ class Merging:
     layers: Mapping[str, LayerMerging] = field(default_factory=dict)
     seconds: float = 0.0
     zipped: tuple[Zipped, ...] = ()
+    task_batches: int = 0
 
     def __str__(self) -> str:
         lines = [self.scheme]

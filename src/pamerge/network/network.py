@@ -316,7 +316,7 @@ class MultitaskNetwork(nn.Module):
             if old is None and self._is_same(key, layout):
                 blocks[key] = self.blocks[key]
             else:
-                blocks[key] = _filled(layout, _moved(moving, key, layout, self.blocks))
+                blocks[key] = _filled(layout, _moved(moving, key, layout, self.blocks), like=next(self.parameters()))
                 blocks[key].train(self.training)
         self._structure, self._layouts = structure, layouts
         self.blocks = nn.ModuleDict(blocks)
@@ -365,10 +365,12 @@ def _moved(moving: Transfer, key: str, layout: BlockLayout, blocks: nn.ModuleDic
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-def _filled(layout: BlockLayout, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """A block with its tensors; a bias that no source had is zero."""
+def _filled(layout: BlockLayout, tensors: Mapping[str, Tensor], like: Tensor | None = None) -> nn.Module:
+    """A block with its tensors; one that no source had is zero, with the type and device of ``like``."""
     block = make_block(layout)
-    like = next(iter(tensors.values()))
+    like = next(iter(tensors.values()), like)
+    if like is None:
+        raise PamergeError(f"Block {layout.key!r} has no tensors.")
     for name, meta in [*block.named_parameters(), *block.named_buffers()]:
         tensor = tensors.get(name)
         if tensor is None:

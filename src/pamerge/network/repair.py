@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pamerge.errors import PamergeError
-from pamerge.graph.layer_graph import Node, consumers
+from pamerge.graph.layer_graph import Node, consumers, is_plain_sum
 from pamerge.network.structure import Masks, Structure, groups_of, suppliers, tighten
-
-_SUMS = {"aten.add.Tensor", "aten.sub.Tensor"}
 
 
 def repair(structure: Structure) -> Structure:
@@ -85,8 +83,9 @@ def _optional_channels(structure: Structure, layer: str) -> NDArray[np.int64]:
             touched = np.isin(channels, reader.channels)
             if reader.kind == "weighted":
                 continue  # the task sets say which channels it reads
-            if reader.kind == "join" and reader.op in _SUMS:
-                others = [structure.nodes[name].channels for name in reader.inputs if name != node.name]
+            if is_plain_sum(reader):
+                operands = [structure.nodes[name] for name in reader.inputs if name != node.name]
+                others = [operand.channels for operand in operands if operand.space == reader.space]
                 carried = np.isin(channels, np.concatenate(others)) if others else np.zeros(len(channels), dtype=bool)
                 channels = channels[~touched | carried]
             elif reader.kind in ("keeps", "channelwise", "wire"):

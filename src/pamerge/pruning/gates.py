@@ -6,43 +6,52 @@ places where the remaining ones stand are looked up again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from pamerge.network.layout import BlockLayout
 from pamerge.network.network import MultitaskNetwork
 from pamerge.network.program import JunctionHook
+from pamerge.network.structure import junction_names
 from pamerge.tasks import TaskSet
 
 
 class Places:
-    """Where the neurons of a network stand in arrays that were made for its neurons at the start."""
+    """Where the neurons of a network stand in arrays that were made for its neurons at the start.
 
-    def __init__(self, network: MultitaskNetwork) -> None:
+    Attributes:
+        neurons: For each junction its neurons at the start; their order is that of the arrays.
+        sets: For each junction the task sets of the neurons that it has now.
+    """
+
+    def __init__(self, network: MultitaskNetwork, neurons: Mapping[str, Sequence[int]] | None = None) -> None:
         self.device = next(network.parameters()).device
-        self.neurons = {
-            name: tuple(junction.task_sets()) for name, junction in network.junctions.items() if not junction.fixed
-        }
+        if neurons is None:
+            neurons = {name: list(j.task_sets()) for name, j in network.junctions.items() if not j.fixed}
+        self.neurons = {name: tuple(numbers) for name, numbers in neurons.items()}
         self._position = {
-            name: {neuron: position for position, neuron in enumerate(neurons)}
-            for name, neurons in self.neurons.items()
+            name: {neuron: position for position, neuron in enumerate(numbers)}
+            for name, numbers in self.neurons.items()
         }
         self._index: dict[tuple[str, TaskSet], Tensor] = {}
+        self._served: dict[str, dict[str, list[int]]] = {}
+        self._served_index: dict[str, dict[str, Tensor]] = {}
         self.sets: dict[str, dict[int, TaskSet]] = {}
         self.refresh(network)
 
     def refresh(self, network: MultitaskNetwork) -> None:
         """Look up the groups of a network that was changed."""
-        self._index.clear()
-        self.sets = {}
-        for name, junction in network.junctions.items():
-            if junction.fixed:
-                continue
-            self.sets[name] = junction.task_sets()
-            for group, neurons in junction.groups.items():
-                positions = [self._position[name][neuron] for neuron in neurons]
-                self._index[name, group] = torch.tensor(positions, device=self.device)
+        junctions = {name: junction for name, junction in network.junctions.items() if not junction.fixed}
+        self.sets = {name: junction.task_sets() for name, junction in junctions.items()}
+        self._index = {
+            (name, group): self._positions(name, neurons)
+            for name, junction in junctions.items()
+            for group, neurons in junction.groups.items()
+        }
+        self._served, self._served_index = {}, {}
 
     def index(self, junction: str, group: TaskSet) -> Tensor | None:
         """Positions of a group's neurons; None for the network's input, which has no gates."""
@@ -50,16 +59,72 @@ class Places:
 
     def served(self, task: str) -> dict[str, list[int]]:
         """The neurons of a task's subgraph, by junction."""
-        found = {name: [n for n, tasks in sets.items() if task in tasks] for name, sets in self.sets.items()}
-        return {name: neurons for name, neurons in found.items() if neurons}
+        if task not in self._served:
+            found = {name: [n for n, tasks in sets.items() if task in tasks] for name, sets in self.sets.items()}
+            self._served[task] = {name: neurons for name, neurons in found.items() if neurons}
+        return self._served[task]
 
-    def positions(self, junction: str, neurons: list[int]) -> list[int]:
-        """Positions of some neurons of a junction."""
-        return [self._position[junction][neuron] for neuron in neurons]
+    def served_index(self, task: str) -> dict[str, Tensor]:
+        """Their positions."""
+        if task not in self._served_index:
+            self._served_index[task] = {name: self._positions(name, found) for name, found in self.served(task).items()}
+        return self._served_index[task]
+
+    def by_neuron(self, task: str, arrays: Mapping[str, Tensor]) -> dict[str, dict[int, float]]:
+        """What arrays hold for the neurons of a task's subgraph, as plain numbers."""
+        return {
+            name: dict(zip(neurons, arrays[name][self.served_index(task)[name]].tolist(), strict=True))
+            for name, neurons in self.served(task).items()
+        }
 
     def new_arrays(self, fill: Callable[[int], Tensor]) -> dict[str, Tensor]:
         """An array of one number a neuron for each junction, made by ``fill(count)``."""
         return {name: fill(len(neurons)).to(self.device) for name, neurons in self.neurons.items()}
+
+    def readers(self, network: MultitaskNetwork) -> Iterator[Reader]:
+        """The blocks that mix the neurons of a junction, and where these stand."""
+        names = junction_names(network.structure)
+        for key, layout in network.layouts.items():
+            junction = names.get(layout.node.inputs[0]) if layout.node.kind == "weighted" else None
+            if junction is not None and junction in self.neurons:
+                index = self._positions(junction, layout.inputs.tolist())
+                yield Reader(junction, layout, network.blocks[key].weight, index)  # type: ignore[arg-type]
+
+    def _positions(self, junction: str, neurons: Sequence[int]) -> Tensor:
+        position = self._position[junction]
+        return torch.tensor([position[neuron] for neuron in neurons], device=self.device)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A block that reads a junction.
+
+    Attributes:
+        junction: The junction.
+        layout: What the block reads and yields.
+        weight: Its weights.
+        index: The positions of the neurons that it reads.
+    """
+
+    junction: str
+    layout: BlockLayout
+    weight: nn.Parameter
+    index: Tensor
+
+    @property
+    def axis(self) -> int:
+        """The dimension of the weights that belongs to what is read."""
+        return 0 if self.layout.node.op == "conv_transpose" else 1
+
+    def by_neuron(self, values: Tensor) -> Tensor:
+        """Values of the shape of the weights, as a row for each neuron that is read."""
+        return values.movedim(self.axis, 0).reshape(len(self.layout.inputs), -1)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """A number for each neuron that is read, in a shape that can be multiplied with the weights."""
+        shape = [1] * self.weight.dim()
+        shape[self.axis] = -1
+        return values.repeat_interleave(self.layout.input_width).view(shape)
 
 
 def multiply(tensor: Tensor, gate: Tensor) -> Tensor:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from pamerge.pruning.protocol import QuietSession, Scores, Session, Surroundings
 
 
 @dataclass(frozen=True)
 class Magnitude:
-    """A neuron matters as much as the weights that read it: the mean square of its column in every reader."""
+    """A neuron matters to a task as much as the weights that read it for the task: their mean square."""
 
     def start(self, surroundings: Surroundings) -> Session:
         """Begin to prune a network."""
@@ -18,21 +20,15 @@ class Magnitude:
 
 class _MagnitudeSession(QuietSession):
     def __init__(self, surroundings: Surroundings) -> None:
-        self.surroundings = surroundings
+        self.network, self.places = surroundings.network, surroundings.places
 
+    @torch.no_grad()
     def importance(self, task: str) -> Scores:
-        """The mean square weight of the blocks that read a neuron for the task."""
-        network = self.surroundings.network
-        feeds = {name: junction.feeds for name, junction in network.junctions.items()}
-        found: Scores = {}
-        for junction, neurons in self.surroundings.places.served(task).items():
-            squares: dict[int, list[float]] = {neuron: [] for neuron in neurons}
-            for key, layout in network.layouts.items():
-                if layout.node.name in feeds[junction] and task in layout.group:
-                    weight = network.blocks[key].weight.detach()
-                    weight = weight if layout.node.op == "conv_transpose" else weight.transpose(0, 1)
-                    columns = weight.reshape(len(layout.inputs), -1).square().mean(1).tolist()
-                    for neuron, column in zip(layout.inputs.tolist(), columns, strict=True):
-                        squares[neuron].append(column)
-            found[junction] = {neuron: sum(values) / max(1, len(values)) for neuron, values in squares.items()}
-        return found
+        """The sum of a neuron's squared weights over their number."""
+        sums, counts = self.places.new_arrays(torch.zeros), self.places.new_arrays(torch.zeros)
+        for reader in self.places.readers(self.network):
+            if task in reader.layout.group:
+                weights = reader.by_neuron(reader.weight)
+                sums[reader.junction][reader.index] += weights.square().sum(1)
+                counts[reader.junction][reader.index] += weights.shape[1]
+        return self.places.by_neuron(task, {name: sums[name] / counts[name].clamp_min(1) for name in sums})

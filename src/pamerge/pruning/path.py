@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,14 +14,14 @@ class PruningStep:
     """The network after a lap: one round of every task that was still being pruned.
 
     Attributes:
-        lap: number of the lap, 0 for the network at entry.
-        removed: for each task whose turn it was, how many neurons (or tasks of neurons) were removed at each junction.
-        refused: how many removals were refused because a group would have had nothing to read.
-        metrics: the validation metric of each task.
-        flops: the cost of every subset of tasks, by its name; for more than five tasks of single tasks and of all.
-        task_batches: batches used for one task's loss so far.
-        within: whether every task is within its budget.
-        recovered: whether extra training was needed to judge the point.
+        lap: Number of the lap, 0 for the network at entry.
+        removed: For each task whose turn it was, how many neurons (or tasks of neurons) were removed at each junction.
+        refused: How many removals were refused because a group would have had nothing to read.
+        metrics: The validation metric of each task.
+        flops: The cost of every subset of tasks, by its name; for more than five tasks of single tasks and of all.
+        task_batches: Batches used for one task's loss so far.
+        within: Whether every task is within its budget.
+        recovered: Whether extra training was needed to judge the point.
     """
 
     lap: int
@@ -36,17 +36,17 @@ class PruningStep:
 
 @dataclass(frozen=True)
 class PruningPath:
-    """How a network was pruned.
+    """How a network was pruned: a sequence of its steps, ``path[0]`` the network at entry.
 
     Attributes:
-        steps: all points that were judged, in order.
-        kept: index of the point that the network went back to.
-        reference: the metric of each task that its budget counts from.
-        max_drop: how much of the metric each task was allowed to lose.
-        final: the validation metrics of the network as it was left, after the last fine-tuning.
-        stopped: why pruning ended.
-        task_batches: batches used for one task's loss, all in all.
-        seconds: how long it took.
+        steps: All points that were judged, in order.
+        kept: Index of the point that the network went back to.
+        reference: The metric of each task that its budget counts from.
+        max_drop: How much of the metric each task was allowed to lose.
+        final: The validation metrics of the network as it was left, after the last fine-tuning.
+        stopped: Why pruning ended.
+        task_batches: Batches used for one task's loss, all in all.
+        seconds: How long it took.
     """
 
     steps: tuple[PruningStep, ...]
@@ -57,6 +57,15 @@ class PruningPath:
     stopped: str
     task_batches: int
     seconds: float
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[PruningStep]:
+        return iter(self.steps)
+
+    def __getitem__(self, index: int) -> PruningStep:
+        return self.steps[index]
 
     @property
     def flops(self) -> Mapping[str, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from pamerge.network.program import JunctionHook
 from pamerge.pruning.gates import Places
 from pamerge.training.data import Batch
 from pamerge.training.protocol import Objective
+from pamerge.training.steps import Distillation
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -21,17 +22,53 @@ if TYPE_CHECKING:
 Scores = dict[str, dict[int, float]]
 """For each junction, a number for each of some neurons."""
 
+Remove = Literal["neuron", "task"]
+"""What a task's turn removes: a neuron from all tasks, or the task from the tasks that the neuron serves."""
 
-@dataclass
+
+class Pruner(Protocol):
+    """A way to find unimportant neurons: a description with one method, which begins to prune a network.
+
+    What it returns needs only ``importance``; :class:`QuietSession` has the rest. This one removes neurons at random::
+
+        @dataclass(frozen=True)
+        class AtRandom:
+            def start(self, surroundings):
+                return AtRandomSession(surroundings)
+
+        class AtRandomSession(QuietSession):
+            def __init__(self, surroundings):
+                self.places, self.generator = surroundings.places, surroundings.generator
+
+            def importance(self, task):
+                return {
+                    junction: {neuron: float(torch.rand((), generator=self.generator)) for neuron in neurons}
+                    for junction, neurons in self.places.served(task).items()
+                }
+
+        pamerge.prune(network, train, validation, objectives, pruner=AtRandom(), max_drop=0.01)
+
+    :class:`~pamerge.pruning.magnitude.Magnitude` looks at weights, :class:`~pamerge.pruning.taylor.Taylor` at
+    batches, and :class:`~pamerge.pruning.vib.VIB` trains gates along with the network.
+    """
+
+    def start(self, surroundings: Surroundings) -> Session:
+        """Begin to prune a network."""
+        ...
+
+
+@dataclass(frozen=True)
 class Surroundings:
     """What a pruner may look at.
 
     Attributes:
-        network: the network that is being pruned; its blocks change from round to round.
-        objectives: the loss of each task.
-        places: where the network's neurons stand in the pruner's arrays; kept up to date by the loop.
-        fabric: device, precision and processes.
-        generator: for whatever a pruner leaves to chance.
+        network: The network that is being pruned; its blocks change from round to round.
+        objectives: The loss of each task.
+        places: Where the network's neurons stand in the pruner's arrays; kept up to date by the loop.
+        fabric: Device, precision and processes.
+        generator: For whatever a pruner leaves to chance; the same in all processes, and kept in checkpoints.
+        distillation: Who teaches which task.
+        remove: What a removal is.
     """
 
     network: MultitaskNetwork
@@ -39,10 +76,17 @@ class Surroundings:
     places: Places
     fabric: Fabric
     generator: torch.Generator
+    distillation: Distillation = field(default_factory=Distillation)
+    remove: Remove = "neuron"
 
 
 class Session(Protocol):
     """A pruner at work on one network."""
+
+    @property
+    def idle_laps(self) -> int:
+        """After how many laps in a row without any removal there is nothing left to remove."""
+        ...
 
     def hook(self) -> JunctionHook | None:
         """What to do with junctions while the network is trained; None for nothing."""
@@ -53,19 +97,19 @@ class Session(Protocol):
         ...
 
     def parameters(self) -> Sequence[Mapping[str, Any]]:
-        """What to train along with the network, as parameter groups of a torch optimiser: ``{"params": …, "lr": …}``."""
+        """What to train along with the network, as parameter groups of an optimiser: ``{"params": …, "lr": …}``."""
         ...
 
     def measure(self, task: str, batches: Iterator[Batch]) -> int:
-        """Look at the network at the end of the task's round; returns how many batches were used."""
+        """Look at the network at the end of the task's round; returns how many batches were used for losses."""
         ...
 
     def importance(self, task: str) -> Scores:
         """How much each neuron of the task's subgraph matters; the least important are removed first."""
         ...
 
-    def quota(self, task: str, fraction: float, neurons: int) -> int:
-        """How many of ``neurons`` to remove now, when the loop suggests a fraction of them."""
+    def quota(self, task: str, fraction: float, scores: Scores) -> int:
+        """How many of the scored neurons to remove now, when the loop suggests a fraction of them."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
@@ -77,19 +121,10 @@ class Session(Protocol):
         ...
 
 
-class Pruner(Protocol):
-    """A way to find unimportant neurons: a frozen description with one method.
-
-    :class:`~pamerge.pruning.magnitude.Magnitude` is the shortest example.
-    """
-
-    def start(self, surroundings: Surroundings) -> Session:
-        """Begin to prune a network."""
-        ...
-
-
 class QuietSession:
     """The parts of a session that most pruners leave empty; inherit to leave them out."""
+
+    idle_laps = 1
 
     def hook(self) -> JunctionHook | None:
         """Nothing."""
@@ -107,8 +142,9 @@ class QuietSession:
         """Nothing."""
         return 0
 
-    def quota(self, task: str, fraction: float, neurons: int) -> int:
+    def quota(self, task: str, fraction: float, scores: Scores) -> int:
         """The fraction, but at least one neuron."""
+        neurons = sum(map(len, scores.values()))
         return min(neurons, max(1, round(fraction * neurons)))
 
     def tensors(self) -> dict[str, Tensor]:

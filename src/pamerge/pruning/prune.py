@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pamerge.errors import PamergeError, PamergeWarning
 from pamerge.network.network import MultitaskNetwork
-from pamerge.pruning.loop import Ingredients, Loop, Settings
+from pamerge.pruning.loop import Loop
 from pamerge.pruning.path import PruningPath
-from pamerge.pruning.protocol import Pruner
+from pamerge.pruning.protocol import Pruner, Remove
 from pamerge.pruning.ranking import resolve_mix
+from pamerge.pruning.run_state import Ingredients
+from pamerge.pruning.settings import Settings, check_arguments, identity_of
+from pamerge.tasks import TaskSet
 from pamerge.training.checkpoint import fingerprint
-from pamerge.training.data import Batches, survey
+from pamerge.training.data import Batches, Shapes, capital, survey
 from pamerge.training.evaluation import prober, runner
-from pamerge.training.finetune import frozen, modes_kept, seeded, teacher_shares
+from pamerge.training.finetune import frozen, seeded, teacher_shares
 from pamerge.training.optimizer import OptimizerFactory
-from pamerge.training.processes import resolve_fabric, shard, share_weights
+from pamerge.training.processes import resolve_fabric, shard, share_weights, sums_of
 from pamerge.training.progress import Display, Log
-from pamerge.training.protocol import Objective, check_objectives
+from pamerge.training.protocol import Objective
 from pamerge.training.random_state import unchanged_random_state
 from pamerge.training.run_state import STARTING_WEIGHTS
 from pamerge.training.steps import Distillation
@@ -52,12 +54,12 @@ def prune(
     final: int = 200,
     patience: int = 2,
     laps: int | None = None,
-    remove: Literal["neuron", "task"] = "neuron",
+    remove: Remove = "neuron",
     per_flop: bool = False,
     teachers: Mapping[str, nn.Module] | None = None,
     distill: float = 0.0,
     lr: float = 5e-4,
-    optimizer: OptimizerFactory = torch.optim.Adam,
+    optimizer: OptimizerFactory | None = None,
     freeze_batch_norm: bool = False,
     fabric: Fabric | None = None,
     seed: int | None = None,
@@ -65,77 +67,86 @@ def prune(
 ) -> PruningPath:
     """Prune a multitask network in place; tensors shrink, the rest of the run gets faster.
 
-    In a lap every task has its turn (A → B → C): some training steps on all tasks, then the least important neurons of that task's
-    subgraph are removed. After a lap the validation metrics are compared with the budget. A network that is over it is trained a
-    little more and judged again; if it is still over, everything goes back to the last good point, and the tasks that were over
-    go on in steps of half the size, until they have failed too often. The others go on, sparing what finished tasks need.
+    In a lap every task has its turn (A → B → C): some training steps on all tasks, then the least important neurons of
+    that task's subgraph are removed. After a lap the validation metrics are compared with the budget. A network that is
+    over it is trained a little more and judged again; if it is still over, everything goes back to the last good point,
+    and the tasks that were over go on in steps of half the size, until they have failed too often. The others go on,
+    sparing what finished tasks need.
 
     Args:
-        network: the network, trained; left in eval mode.
-        train: batches of ``(inputs, targets)``.
-        validation: batches to judge by, with labels of every task; never trained on.
-        objectives: the loss and metric of each task.
-        pruner: ``Taylor()``, ``VIB()``, ``Magnitude()`` or your own.
-        max_drop: how much of its metric each task may lose, in the metric's own units; 0.01 is one point of accuracy.
-        reference: the metric of each task that the drop counts from; by default that of the network at entry. In a comparison of
-            merging schemes it is that of the original networks.
-        mix: how often each subset of tasks is executed, as in ``{"age": 0.5, "age+gender": 0.5}``; all alike by default.
-        checkpoint: a file. The same call after a crash goes on from it and ends as if nothing had happened. A log of JSON lines
-            is written beside it.
-        target: stop when the expected cost under the mix is at most this many FLOPs.
-        fraction: the share of a subgraph's neurons that its turn removes.
-        steps: training steps before every removal.
-        recovery: training steps before a network that is over its budget is judged again.
-        final: training steps at the point that was kept.
-        patience: how often a task may be over its budget before its subgraph is left alone.
-        laps: stop after so many laps.
-        remove: ``"neuron"`` removes a neuron from all tasks, ``"task"`` only takes it out of the subgraph whose turn it is.
-        per_flop: rank by importance per operation freed instead of plain importance.
-        teachers: the original networks, to learn from while pruning.
-        distill: from 0 to 1, the teachers' share in the loss.
-        lr: learning rate.
-        optimizer: ``optimizer(parameters, lr=lr)``.
-        freeze_batch_norm: keep the statistics of batch norms as they are.
-        fabric: device, precision and processes; one process where the network is by default.
-        seed: seeds the global random states for this call, and puts them back after it.
-        progress: show progress.
+        network: The network, trained; left in eval mode.
+        train: Batches of ``(inputs, targets)``.
+        validation: Batches to judge by, with labels of every task; never trained on.
+        objectives: The loss and metric of each task.
+        pruner: ``Taylor()``, ``VIB()``, ``Magnitude()`` or your own; see :class:`~pamerge.pruning.protocol.Pruner`.
+        max_drop: How much of its metric each task may lose, in the metric's own units; 0.01 is one point of accuracy.
+        reference: The metric of each task that the drop counts from; by default that of the network at entry. In a
+            comparison of merging schemes it is that of the original networks.
+        mix: How often each subset of tasks is executed, as in ``{"age": 0.5, "age+gender": 0.5}``; all alike by
+            default.
+        checkpoint: A file. The same call after a crash goes on from it and ends as if nothing had happened; after the
+            end it returns the path at once. A log of JSON lines is written beside it, at ``<checkpoint>.log.jsonl``.
+        target: Stop when the expected cost under the mix is at most this many FLOPs.
+        fraction: The share of a subgraph's neurons that its turn removes.
+        steps: Training steps before every removal.
+        recovery: Training steps before a network that is over its budget is judged again.
+        final: Training steps at the point that was kept.
+        patience: How often a task may be over its budget before its subgraph is left alone.
+        laps: Stop after so many laps.
+        remove: ``"neuron"`` removes a neuron from all tasks. ``"task"`` only takes it out of the subgraph whose turn it
+            is: the other tasks keep it, but not its connections to neurons that they share with that task.
+        per_flop: Rank by importance per operation freed (by the neuron as a whole) instead of plain importance.
+        teachers: The original networks, to learn from while pruning.
+        distill: From 0 to 1, the teachers' share in the loss.
+        lr: The learning rate.
+        optimizer: ``optimizer(parameters, lr=lr)``; by default Adam.
+        freeze_batch_norm: Keep the statistics of batch norms as they are.
+        fabric: Device, precision and processes; by default one process where the network is.
+        seed: Seeds the global random states for this call, and puts them back after it.
+        progress: Show progress, as a table in a terminal and as plain lines elsewhere.
+
+    Warns:
+        PamergeWarning: Nothing could be removed.
 
     Raises:
-        PamergeError: something is wrong with the data or the arguments; said before any training starts.
-        DivergenceError: a loss is not a number or exploded.
+        PamergeError: Something is wrong with the data or the arguments; said before any training starts.
+        DivergenceError: A loss is not a number or exploded; the network is at its last good point.
     """
     settings = Settings(
         max_drop, target, fraction, steps, recovery, final, patience, laps, remove, per_flop, lr, freeze_batch_norm
     )
-    _check(network, objectives, settings, reference, checkpoint)
-    shares = resolve_mix(mix, network.tasks)
+    path = None if checkpoint is None else Path(checkpoint)
     teachers = dict(teachers or {})
+    check_arguments(network, objectives, settings, pruner, reference, path, distill, teachers)
+    shares = resolve_mix(mix, network.tasks)
     fabric = resolve_fabric(fabric, network)
     network.to(fabric.device)
     share_weights(network, fabric)
     run = runner(network, objectives)
-    probe = prober(network, run, objectives, fabric)
+    probe = _probe_with_teachers(prober(network, run, objectives, fabric), teachers, fabric)
     training = Batches(shard(train, fabric), "the training data", objectives, network.tasks, probe)
     judging = Batches(shard(validation, fabric), "the validation data", objectives, network.tasks, probe)
-    path = None if checkpoint is None else Path(checkpoint)
-    with modes_kept(network), frozen(teachers, fabric.device), seeded(seed):
+    with frozen(teachers, fabric.device), seeded(seed):
         with unchanged_random_state(training.data, judging.data):
-            found = survey(training)
-            missing = set(network.tasks) - set(survey(judging).labelled)
+            taught = teacher_shares(objectives, teachers, distill, _labelled(training, fabric))
+            missing = set(network.tasks) - set(_labelled(judging, fabric))
         if missing:
             raise PamergeError(
-                f"The validation data has no labels for task(s) {', '.join(map(repr, sorted(missing)))}."
+                f"The validation data has no labels for task(s) {', '.join(map(repr, sorted(missing)))}; "
+                "expected some, to judge them by."
             )
-        identity = {
-            **{name: value for name, value in vars(settings).items()},
-            "pruner": repr(pruner),
-            "reference": dict(reference or {}),
-            "mix": {str(tasks): share for tasks, share in shares.items()},
-            "distill": distill,
-            "seed": seed,
-            "processes": fabric.world_size,
-            STARTING_WEIGHTS: fingerprint(network.state_dict()),
-        }
+        identity = identity_of(
+            settings,
+            pruner=pruner,
+            optimizer=optimizer or torch.optim.Adam,
+            objectives=objectives,
+            reference=reference,
+            mix=shares,
+            distill=taught,
+            seed=seed,
+            processes=fabric.world_size,
+            **{STARTING_WEIGHTS: fingerprint(network.state_dict())},
+        )
         ingredients = Ingredients(
             network=network,
             run_network=run,
@@ -143,7 +154,7 @@ def prune(
             validation=judging,
             pruner=pruner,
             optimizer=optimizer,
-            distillation=Distillation(teachers, teacher_shares(objectives, teachers, distill, found.labelled)),
+            distillation=Distillation(teachers, taught),
             reference=reference,
             mix=shares,
             settings=settings,
@@ -156,9 +167,11 @@ def prune(
         main = fabric.is_global_zero
         log = Log(f"{path}.log.jsonl" if path is not None and main else None)
         with Display("pruning", network.tasks, metric_names=names, enabled=progress and main) as display:
-            result = Loop(ingredients, display, log).run()
-    network.eval()
-    if result.kept == 0:
+            try:
+                result = Loop(ingredients, display, log).run()
+            finally:
+                network.eval()
+    if result.flops == result.steps[0].flops and "target was reached" not in result.stopped:
         warnings.warn(
             f"Nothing could be removed: {result.stopped}. Allow a larger max_drop, fine-tune the network first, or "
             "train for longer between removals (steps=, recovery=).",
@@ -168,35 +181,36 @@ def prune(
     return result
 
 
-def _check(
-    network: MultitaskNetwork,
-    objectives: Mapping[str, Objective],
-    settings: Settings,
-    reference: Mapping[str, float] | None,
-    checkpoint: str | os.PathLike[str] | None,
-) -> None:
-    if not isinstance(network, MultitaskNetwork):
+def _labelled(batches: Batches, fabric: Fabric) -> TaskSet:
+    """The tasks that have labels in any process; mistakes in the data are errors."""
+    found = survey(batches, allow_empty=fabric.world_size > 1)
+    tasks = list(batches.objectives)
+    number, *seen = sums_of(
+        [1.0 if found.batches is None else float(found.batches), *(float(task in found.labelled) for task in tasks)],
+        fabric,
+    )
+    if not number:
         raise PamergeError(
-            f"network is a {type(network).__name__}; expected a MultitaskNetwork, as pamerge.merge makes it."
+            f"{capital(batches.name)} is empty in every process; expected at least one batch of (inputs, targets)."
         )
-    check_objectives(objectives, network.tasks, complete=True)
-    if settings.max_drop is None and settings.target is None and settings.laps is None:
-        raise PamergeError("prune needs to know when to stop; expected max_drop=, target= or laps=.")
-    for name in ("max_drop", "target"):
-        value = getattr(settings, name)
-        if value is not None and not (isinstance(value, (int, float)) and 0 <= value < math.inf):
-            raise PamergeError(f"{name}={value!r}; expected a number from 0.")
-    if not 0 < settings.fraction < 1:
-        raise PamergeError(f"fraction={settings.fraction!r}; expected a share between 0 and 1, such as 0.03.")
-    for name, least in (("steps", 0), ("recovery", 0), ("final", 0), ("patience", 0), ("laps", 1)):
-        value = getattr(settings, name)
-        if value is not None and (not isinstance(value, int) or value < least):
-            raise PamergeError(f"{name}={value!r}; expected a whole number from {least}.")
-    if settings.remove not in ("neuron", "task"):
-        raise PamergeError(f"remove={settings.remove!r}; expected 'neuron' or 'task'.")
-    if reference is not None and set(reference) != set(network.tasks):
-        raise PamergeError(
-            f"reference has metrics of {', '.join(map(repr, reference))}; expected one for each of {', '.join(network.tasks)}."
-        )
-    if checkpoint is not None and not Path(checkpoint).parent.is_dir():
-        raise PamergeError(f"Cannot write the checkpoint {checkpoint}: its folder does not exist.")
+    return TaskSet(task for task, count in zip(tasks, seen, strict=True) if count)
+
+
+def _probe_with_teachers(
+    probe: Callable[[Tensor], Shapes], teachers: Mapping[str, nn.Module], fabric: Fabric
+) -> Callable[[Tensor], Shapes]:
+    """A probe that also sees whether teachers give what the network gives."""
+
+    def probe_both(x: Tensor) -> Shapes:
+        shapes = probe(x)
+        for task, teacher in teachers.items():
+            with torch.no_grad():
+                output = teacher(x.to(fabric.device))
+            got = tuple(output.shape[1:]) if isinstance(output, Tensor) else type(output).__name__
+            if got != shapes[task]:
+                raise PamergeError(
+                    f"the teacher of task {task!r} gives {got} for a sample; expected {shapes[task]}, as the network."
+                )
+        return shapes
+
+    return probe_both

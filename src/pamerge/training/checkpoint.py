@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -29,8 +29,11 @@ def save_state(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], meta
     header = {"format": FORMAT, "version": str(VERSION), "meta": json.dumps(meta, separators=(",", ":"))}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, temporary, header)
-        with open(temporary, "rb+") as file:
+        # not with save_file, which writes to a temporary name of its own that a killed run would leave behind
+        content = to_bytes({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}, header)
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:

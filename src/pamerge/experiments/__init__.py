@@ -1,0 +1,7 @@
+"""Comparing schemes fairly: configurations, the staged and resumable runner, metrics and tables."""
+
+from pamerge.experiments.config import Choice, Config, read_config
+from pamerge.experiments.metrics import Gain, expected_cost, gain, sharing_ratios
+from pamerge.experiments.runner import run
+
+__all__ = ["Choice", "Config", "Gain", "expected_cost", "gain", "read_config", "run", "sharing_ratios"]

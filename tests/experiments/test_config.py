@@ -1,0 +1,77 @@
+"""Configurations: what they accept and what they say when they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from pamerge import PamergeError
+from pamerge.experiments import read_config
+from pamerge.experiments.registry import make_data, make_pruner, make_scheme
+
+GOOD = """
+name = "digits"
+schemes = ["separate", {name = "pam", alpha = 0.1}]
+pruners = [{name = "taylor", batches = 5}]
+max_drop = 0.02
+seeds = [0, 1]
+[data]
+name = "digits"
+train = 500
+[network]
+name = "lenet5"
+[pretraining]
+epochs = 2
+"""
+
+
+def read(tmp_path, text: str):
+    path = tmp_path / "experiment.toml"
+    path.write_text(text)
+    return read_config(path)
+
+
+def test_a_configuration_is_read_with_names_and_options(tmp_path) -> None:
+    config = read(tmp_path, GOOD)
+    assert config.schemes[1].options == {"alpha": 0.1}
+    assert config.pretraining.epochs == 2
+    assert config.seeds == (0, 1)
+    assert make_scheme(config.schemes[1]).alpha == 0.1
+    assert make_pruner(config.pruners[0]).batches == 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("max_drop", "maxdrop", "unknown key 'maxdrop'; expected some of: name, data"),
+        ("epochs = 2", "epoch = 2", "unknown key 'pretraining.epoch'"),
+        ("epochs = 2", 'epochs = "2"', "pretraining.epochs = '2'; expected int"),
+        ("max_drop = 0.02", "max_drop = -1", "max_drop = -1; expected a number above 0"),
+        ('name = "digits"\nschemes', "schemes", "the key 'name' is missing"),
+        ('pruners = [{name = "taylor", batches = 5}]', "pruners = []", r"pruners = \[\]; expected a list"),
+        ("seeds = [0, 1]", "seeds = []", r"seeds = \[\]; expected a list of whole numbers"),
+        ("name =", "name ==", "is not valid TOML"),
+    ],
+)
+def test_mistakes_are_named_by_their_key(tmp_path, old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    with pytest.raises(PamergeError, match=message):
+        read(tmp_path, GOOD.replace(old, new, 1))
+
+
+def test_unknown_names_and_options_are_listed(tmp_path) -> None:
+    config = read(tmp_path, GOOD.replace('"separate"', '"sep"').replace("batches", "batchs"))
+    with pytest.raises(PamergeError, match="schemes = 'sep'; expected one of: separate, mtz, pam"):
+        make_scheme(config.schemes[0])
+    with pytest.raises(PamergeError, match=r"unknown key 'pruners\.taylor\.batchs'; expected some of: batches"):
+        make_pruner(config.pruners[0])
+
+
+def test_data_that_must_be_downloaded_asks_for_its_folder(tmp_path) -> None:
+    config = read(tmp_path, GOOD.replace('[data]\nname = "digits"', '[data]\nname = "fashion"'))
+    with pytest.raises(PamergeError, match="needs a folder with the downloaded files"):
+        make_data(config.data, 0, None)
+
+
+def test_a_missing_file_is_said(tmp_path) -> None:
+    with pytest.raises(PamergeError, match="There is no file"):
+        read_config(tmp_path / "nothing.toml")

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from pruning.around import neurons, quickly
+from training.small import OBJECTIVES, batches, merged
+
+from pamerge import PamergeWarning
+from pamerge.pruning import Magnitude, QuietSession, Taylor
+from pamerge.pruning.loop import Loop
+from pamerge.training import evaluate
+
+TRAIN, VALIDATION = batches(6), batches(4, seed=1)
+
+
+def good_network():
+    """The originals side by side: everything they say is right."""
+    return merged(seed=None)
+
+
+def prune_within(drop, **options):
+    network = good_network()
+    given = {"pruner": Taylor(batches=2), "steps": 5, "recovery": 10, "final": 10, "max_drop": drop, **options}
+    path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, **given)
+    return network, path
+
+
+REFERENCE = {"shape": 0.9, "parts": 0.8, "size": 0.4}
+
+
+def test_the_network_ends_within_its_budget_on_validation_data():
+    network, path = prune_within(0.05, reference=REFERENCE)
+    found = evaluate(network, VALIDATION, OBJECTIVES)
+    assert found == pytest.approx(dict(path.final))
+    assert found["shape"] >= 0.85
+    assert found["parts"] >= 0.75
+    assert found["size"] <= 0.45  # lower is better
+    assert not all(step.within for step in path)
+    assert path.gain("shape") > 1.1
+    assert path[path.kept].within
+    assert network.flops("size") == path.flops["size"]
+
+
+def test_the_drop_counts_from_the_metrics_at_entry_unless_there_is_a_reference():
+    _, path = prune_within(5.0, laps=1)
+    assert dict(path.reference) == dict(path[0].metrics) == evaluate(good_network(), VALIDATION, OBJECTIVES)
+    _, path = prune_within(5.0, laps=1, reference=REFERENCE)
+    assert dict(path.reference) == REFERENCE
+
+
+def scripted_metrics(monkeypatch, values):
+    """Lets the loop see these metrics, one after the other, the last one for ever."""
+    seen = iter(values)
+    last = {}
+
+    def evaluate(self):
+        last.update(next(seen, last))
+        return dict(last)
+
+    monkeypatch.setattr(Loop, "_evaluate", evaluate)
+
+
+FINE = {"shape": 1.0, "parts": 1.0, "size": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("task", "value", "within"),
+    [("shape", 0.91, True), ("shape", 0.89, False), ("size", 0.09, True), ("size", 0.11, False), ("size", -1.0, True)],
+)
+def test_every_task_may_lose_as_much_as_the_budget_in_its_own_direction(monkeypatch, task, value, within):
+    scripted_metrics(monkeypatch, [FINE, {**FINE, task: value}])
+    _, path = prune_within(0.1, laps=1) if within else _warned(0.1, laps=1)
+    assert path[1].within == within
+
+
+def _warned(*arguments, **options):
+    with pytest.warns(PamergeWarning, match="Nothing could be removed"):
+        return prune_within(*arguments, **options)
+
+
+def test_a_point_is_judged_after_recovery(monkeypatch):
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [FINE, bad, FINE, FINE])
+    trained = []
+    whole = Loop._train
+
+    def train(self, steps, stage, *rest, **options):
+        trained.append((stage, steps))
+        return whole(self, steps, stage, *rest, **options)
+
+    monkeypatch.setattr(Loop, "_train", train)
+    _, path = prune_within(0.1, laps=1, recovery=7)
+    assert path[1].within
+    assert path[1].recovered
+    assert trained == [("pruning", 5)] * 3 + [("recovering", 7), ("final fine-tuning", 10)]
+
+
+def test_after_a_failure_everything_is_as_it_was_at_the_last_good_point(monkeypatch):
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [FINE, FINE, bad, bad, bad])
+    states = []
+    monkeypatch.setattr(
+        "pamerge.pruning.run_state.RunState.save",
+        lambda self, *_: states.append(
+            (
+                neurons(self.of.network),
+                {k: v.clone() for k, v in self.of.network.state_dict().items()},
+                {k: v.clone() for k, v in self.session.tensors().items()},
+                [dict(s) for s in self.optimizer.state.values()],
+            )
+        ),
+    )
+    network, path = prune_within(0.1, laps=2, final=0)
+    good, after = states[1], states[2]
+    assert good[0] == after[0] == neurons(network)
+    for kept, found in zip(good[1:3], after[1:3], strict=True):
+        assert set(kept) == set(found)
+        assert all(torch.equal(kept[name], found[name]) for name in kept)
+    assert not after[3]  # a fresh optimiser
+    assert path.kept == 1
+    assert [step.within for step in path] == [True, True, False]
+
+
+def test_whoever_is_over_goes_in_smaller_steps_and_then_stops_while_the_others_go_on(monkeypatch):
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [FINE, bad, bad, bad, bad, FINE])
+    fractions, turns = [], []
+
+    class Watching:
+        def start(self, surroundings):
+            class Session(QuietSession):
+                def importance(self, task):
+                    served = surroundings.places.served(task)
+                    turns.append((task, dict(surroundings.places.sets)))
+                    return {name: {n: float(n) for n in found} for name, found in served.items()}
+
+                def quota(self, task, fraction, scores):
+                    fractions.append((task, fraction))
+                    spared = [surroundings.places.sets[name][n] for name, found in scores.items() for n in found]
+                    turns[-1] += (any("parts" in tasks for tasks in spared),)
+                    return super().quota(task, fraction, scores)
+
+            return Session()
+
+    network = merged()
+    path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, pruner=Watching(), max_drop=0.1, patience=1, fraction=0.2,
+                   laps=4)  # fmt: skip
+    assert [task for task, _, _ in turns] == ["shape", "parts", "size"] * 2 + ["shape", "size"] * 2
+    assert [f for task, f in fractions if task == "parts"] == [0.2, 0.1]
+    assert {f for task, f in fractions if task != "parts"} == {0.2}
+    assert not any(touches for task, _, touches in turns[6:] if task != "parts")  # what parts needs is spared
+    assert path.kept == 4
+
+
+def test_if_a_finished_task_is_over_those_still_pruned_are_to_blame(monkeypatch):
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [FINE, *[bad] * 9])
+    network = good_network()
+    with pytest.warns(PamergeWarning, match="the budget is spent"):
+        path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, pruner=Magnitude(), max_drop=0.1, patience=0)
+    assert path.stopped == "the budget is spent"
+    assert len(path) == 3  # parts stops after the first lap, the others after the second
+
+
+def test_a_network_that_is_over_its_budget_at_entry_is_trained_first(monkeypatch):
+    scripted_metrics(monkeypatch, [{**FINE, "shape": 0.1}, {**FINE, "shape": 0.2}, FINE, FINE])
+    _, path = prune_within(0.05, reference=FINE, laps=1)
+    assert path[0].within
+    assert path[0].task_batches == 2 * 10 * 3
+    assert path.kept == 1
+
+
+def test_a_network_that_never_was_within_its_budget_is_said_so(monkeypatch):
+    scripted_metrics(monkeypatch, [{**FINE, "shape": 0.1}])
+    with pytest.warns(PamergeWarning, match=r"over its budget before anything was removed \(shape: 0.1000, not 1.0000"):
+        _, path = prune_within(0.05, reference=FINE)
+    assert path.kept == 0
+    assert not path[0].within
+
+
+def test_a_last_fine_tuning_that_does_harm_is_undone(monkeypatch):
+    scripted_metrics(monkeypatch, [FINE, FINE, {**FINE, "shape": 0.0}])
+    kept = {}
+    monkeypatch.setattr(
+        "pamerge.pruning.run_state.RunState.save",
+        lambda self, *_: kept.update({k: v.clone() for k, v in self.good.weights.items()}),
+    )
+    network, path = prune_within(0.1, laps=1)
+    assert dict(path.final) == FINE
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in network.state_dict().items())
+
+
+def test_a_metric_that_is_not_a_number_is_over_the_budget(monkeypatch):
+    scripted_metrics(monkeypatch, [FINE, {**FINE, "shape": float("nan")}])
+    with pytest.warns(PamergeWarning):
+        _, path = prune_within(0.1, laps=1)
+    assert not path[1].within

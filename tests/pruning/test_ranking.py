@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.architectures import material
+from training.small import merged
+
+import pamerge
+from pamerge import PamergeError, TaskSet
+from pamerge.pruning.freed import flops_freed, per_flop
+from pamerge.pruning.ranking import expected_flops, lowest, resolve_mix
+
+scores = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]), st.dictionaries(st.integers(0, 9), st.floats(-5, 5), min_size=1), max_size=3
+)
+
+
+@given(scores, st.integers(0, 12))
+def test_the_lowest_scores_are_chosen_lowest_first(scores, count):
+    chosen = lowest(scores, count)
+    flat = sorted(value for found in scores.values() for value in found.values())
+    taken = [scores[name][n] for name, found in chosen.items() for n in found]
+    assert sorted(taken) == flat[:count]
+    for name, found in chosen.items():
+        values = [scores[name][n] for n in found]
+        assert values == sorted(values)
+
+
+@given(scores, st.floats(0, 50))
+def test_no_more_is_chosen_than_is_needed(scores, needed):
+    freed = {name: {n: 1.0 + n for n in found} for name, found in scores.items()}
+    chosen = lowest(scores, 1000, freed, needed)
+    saved = [freed[name][n] for name, found in chosen.items() for n in found]
+    everything = sum(value for found in freed.values() for value in found.values())
+    assert sum(saved) >= min(needed, everything) - 1e-9
+    assert not saved or sum(saved) - max(saved) < needed
+
+
+def test_the_mix_is_uniform_over_all_combinations_by_default_and_normalised_otherwise():
+    assert resolve_mix(None, "AB") == {TaskSet("A"): 1 / 3, TaskSet("B"): 1 / 3, TaskSet("AB"): 1 / 3}
+    assert resolve_mix({"A": 1, ("A", "B"): 3}, "AB") == {TaskSet("A"): 0.25, TaskSet("AB"): 0.75}
+    assert resolve_mix({"A+B": 2.0}, "AB") == {TaskSet("AB"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        ({"C": 1.0}, "mix names 'C'; the tasks are A, B"),
+        ({"A": -1.0, "B": 2.0}, "expected probabilities that are not negative"),
+        ({"A": 0.0}, "not all zero"),
+        ({"A": "often"}, "expected probabilities"),
+        ({"": 1.0}, "mix names an empty set"),
+        ({}, "expected probabilities of task combinations"),
+        (0.5, "expected probabilities of task combinations"),
+    ],
+)
+def test_a_mix_that_makes_no_sense_is_refused(mix, message):
+    with pytest.raises(PamergeError, match=message):
+        resolve_mix(mix, "AB")
+
+
+def network_of(name):
+    if name == "chain":
+        return merged()
+    made_of = material(name, 2)
+    return pamerge.merge(made_of.networks, made_of.calibration, pamerge.Separate())
+
+
+@pytest.mark.parametrize("name", ["chain", "small_resnet"])
+def test_what_a_removal_saves_is_what_it_was_said_to_save(name):
+    """Exact unless tightening takes more away with it; never more than is really saved."""
+    network = network_of(name)
+    mix = resolve_mix(None, network.tasks)
+    before = sum(p * network.flops(t, convention="2mac") for t, p in mix.items())
+    freed = flops_freed(network, mix)
+    exact = total = 0
+    for junction in network.junctions.values():
+        for neuron in [] if junction.fixed else list(junction.task_sets())[::7]:
+            other = copy.deepcopy(network)
+            if other.remove({junction.name: [neuron]}).refused:
+                continue
+            saved = before - sum(p * other.flops(t, convention="2mac") for t, p in mix.items())
+            assert freed[junction.name][neuron] <= saved * (1 + 1e-9) + 1e-6
+            exact += freed[junction.name][neuron] == pytest.approx(saved)
+            total += 1
+    assert exact >= 0.7 * total > 3
+
+
+def test_the_expected_cost_follows_the_mix():
+    network = merged()
+    tasks = network.tasks
+    assert expected_flops(network, {TaskSet(tasks): 1.0}) == network.flops()
+    half = expected_flops(network, resolve_mix({"shape": 1, "size": 1}, tasks))
+    assert half == (network.flops("shape") + network.flops("size")) / 2
+
+
+def test_importance_per_flop_prefers_what_saves_much():
+    found = per_flop({"a": {0: 1.0, 1: 1.0}}, {"a": {0: 10.0, 1: 30.0}})
+    assert found["a"][1] < found["a"][0]
+    assert found["a"][0] / found["a"][1] == pytest.approx(3.0)
