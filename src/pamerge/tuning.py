@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from pamerge.errors import PamergeError
+from pamerge.errors import PamergeError, PamergeWarning
 from pamerge.merging import PAM, prepare
 from pamerge.pruning import Pruner, prune
 from pamerge.pruning.ranking import expected_flops, resolve_mix
@@ -139,8 +140,10 @@ def compare_alphas(
         progress: print the table of candidates.
         seed: seeds every probe.
     """
-    if not alphas and not overlaps:
-        raise PamergeError("alphas and overlaps are empty; expected at least one candidate.")
+    if bool(alphas) != bool(overlaps):
+        raise PamergeError(
+            f"alphas={tuple(alphas)!r}, overlaps={tuple(overlaps)!r}; expected both, or neither for the ends."
+        )
     base = scheme or PAM()
     candidates = [replace(base, alpha=SEPARATE, overlap="origin"), replace(base, alpha=ALL_SHARED, overlap="origin")]
     candidates += [replace(base, alpha=alpha, overlap=overlap) for alpha in alphas for overlap in overlaps]  # type: ignore[arg-type]
@@ -154,19 +157,21 @@ def compare_alphas(
         start = time.perf_counter()
         network = candidate.merge(material)
         tuned = finetune(network, train, objectives, steps=finetune_steps, seed=seed, progress=False)
-        path = prune(
-            network,
-            train,
-            validation,
-            objectives,
-            pruner=pruner,
-            max_drop=max_drop,
-            reference=reference,
-            mix=mix,
-            seed=seed,
-            progress=False,
-            **options,
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Nothing could be removed", PamergeWarning)  # the table says so
+            path = prune(
+                network,
+                train,
+                validation,
+                objectives,
+                pruner=pruner,
+                max_drop=max_drop,
+                reference=reference,
+                mix=mix,
+                seed=seed,
+                progress=False,
+                **options,
+            )
         within = path.steps[path.kept].within
         probes.append(
             Probe(

@@ -12,6 +12,7 @@ from support.merged import EXACT, all_shared, expect_conformity, expect_original
 from torch import Tensor, nn
 from torch.nn import functional
 
+import pamerge
 from pamerge import MultitaskNetwork, Separate
 from pamerge.graph import capture
 
@@ -104,17 +105,30 @@ def test_operations_in_place_are_seen_by_every_later_reader(function: Callable) 
     expect_captured(Network(function))
 
 
-def test_a_network_may_change_its_input_in_place() -> None:
-    class InPlace(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(3, 2, 1)
+class NormalisesInPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 2, 1)
 
-        def forward(self, x: Tensor) -> Tensor:
-            x.relu_()
-            return self.conv(x)
+    def forward(self, x: Tensor) -> Tensor:
+        x.sub_(0.5).mul_(2.0)
+        return self.out(self.conv(x).relu_())
 
-    expect_captured(InPlace())
+
+def test_networks_may_change_their_input_in_place_and_the_merged_one_leaves_it_alone() -> None:
+    networks = with_lively_weights({"A": NormalisesInPlace(), "B": NormalisesInPlace()})
+    images = IMAGES.clone()
+    network = pamerge.merge(networks, [images], Separate())
+    expect_originals(network, networks, images)
+    assert torch.equal(images, IMAGES)
+
+
+def test_a_network_in_double_precision_is_captured_in_it() -> None:
+    network = Network(
+        lambda net, x: x * net.gamma + torch.arange(4)[:, None, None], gamma=nn.Parameter(torch.ones(4, 1, 1))
+    )
+    merged = expect_captured(network.double(), IMAGES.double())
+    assert {tensor.dtype for tensor in merged.state_dict().values()} == {torch.float64}
 
 
 # -- constants and parameters ------------------------------------------------------------------------------------------

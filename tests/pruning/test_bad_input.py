@@ -15,7 +15,7 @@ from pamerge.training import Classification, DivergenceError
     [
         ({"max_drop": -0.1}, "max_drop=-0.1; expected a number from 0"),
         ({"max_drop": float("nan")}, "max_drop=nan; expected a number from 0"),
-        ({"max_drop": None}, "prune needs to know when to stop; expected max_drop=, target= or laps="),
+        ({"max_drop": None}, "prune needs to know when to stop; expected max_drop=, target=, laps= or effort="),
         ({"target": -5.0}, "target=-5.0; expected a number from 0"),
         ({"fraction": 0.0}, "fraction=0.0; expected a share between 0 and 1"),
         ({"fraction": 3}, "fraction=3; expected a share between 0 and 1"),

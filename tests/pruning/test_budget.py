@@ -195,3 +195,9 @@ def test_a_metric_that_is_not_a_number_is_over_the_budget(monkeypatch):
     with pytest.warns(PamergeWarning):
         _, path = prune_within(0.1, laps=1)
     assert not path[1].within
+
+
+def test_no_more_effort_is_used_than_was_given():
+    _, path = prune_within(None, effort=150)
+    assert path.stopped == "the effort is spent"
+    assert 75 < path.task_batches <= 150

@@ -23,7 +23,7 @@ def with_lively_weights(networks: Mapping[str, nn.Module], seed: int = 0) -> dic
     generator = torch.Generator().manual_seed(seed)
     for network in networks.values():
         for parameter in network.parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             fan_in = parameter[0].numel() if parameter.dim() > 1 else 1
             parameter.data = noise * (1.5 / fan_in) ** 0.5 if parameter.dim() > 1 else parameter.data + 0.2 * noise
         for module in network.modules():

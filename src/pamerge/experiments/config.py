@@ -115,7 +115,7 @@ def _check_keys(content: Mapping[str, Any], of: type, prefix: str) -> None:
         if key not in known:
             raise PamergeError(f"unknown key {prefix + key!r}; expected some of: {', '.join(known)}.")
         expected = hints[key]
-        plain = {int: int, float: (int, float), str: str}.get(expected)
+        plain: Any = {int: int, float: (int, float), str: str}.get(expected)
         if plain is not None and (not isinstance(value, plain) or isinstance(value, bool)):
             raise PamergeError(f"{prefix}{key} = {value!r}; expected {expected.__name__}.")
     required = [name for name, item in known.items() if item.default is item.default_factory]

@@ -52,7 +52,7 @@ class Node:
 
     def __str__(self) -> str:
         shape = "×".join(map(str, (self.features, *self.space)))
-        return f"{self.name:<32} {self.kind:<12} {self.op:<28} {shape:<16} ← {', '.join(self.inputs)}"
+        return f"{self.name:<32} {self.kind:<12} {self.op:<34} {shape:<16} ← {', '.join(self.inputs)}"
 
 
 @dataclass(frozen=True)

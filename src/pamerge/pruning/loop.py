@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Literal
 
 from torch import Tensor
@@ -117,8 +117,16 @@ class Loop:
                 at.stopped = "nothing is left that could be removed"
         if self._missing() <= 0:
             at.stopped = at.stopped or "the target was reached"
+        if self.settings.effort is not None and self._after_another_lap() > self.settings.effort:
+            at.stopped = at.stopped or "the effort is spent"
         if self.settings.laps is not None and at.lap >= self.settings.laps:
             at.stopped = at.stopped or f"{self.settings.laps} lap{'s' * (self.settings.laps > 1)} done"
+
+    def _after_another_lap(self) -> int:
+        """Task-batches used after one more lap like the longest so far, and after the last fine-tuning."""
+        used = [step.task_batches for step in self.state.at.steps]
+        longest = max((after - before for before, after in pairwise(used)), default=0)
+        return used[-1] + longest + self.settings.final * len(self.network.tasks)
 
     def _round(self, task: str) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""

@@ -54,6 +54,7 @@ def prune(
     final: int = 200,
     patience: int = 2,
     laps: int | None = None,
+    effort: int | None = None,
     remove: Remove = "neuron",
     per_flop: bool = False,
     teachers: Mapping[str, nn.Module] | None = None,
@@ -93,6 +94,8 @@ def prune(
         final: Training steps at the point that was kept.
         patience: How often a task may be over its budget before its subgraph is left alone.
         laps: Stop after so many laps.
+        effort: Stop before more than this many task-batches (batches used for one task's loss) are used, those of the
+            last fine-tuning included.
         remove: ``"neuron"`` removes a neuron from all tasks. ``"task"`` only takes it out of the subgraph whose turn it
             is: the other tasks keep it, but not its connections to neurons that they share with that task.
         per_flop: Rank by importance per operation freed (by the neuron as a whole) instead of plain importance.
@@ -113,7 +116,19 @@ def prune(
         DivergenceError: A loss is not a number or exploded; the network is at its last good point.
     """
     settings = Settings(
-        max_drop, target, fraction, steps, recovery, final, patience, laps, remove, per_flop, lr, freeze_batch_norm
+        max_drop,
+        target,
+        fraction,
+        steps,
+        recovery,
+        final,
+        patience,
+        laps,
+        effort,
+        remove,
+        per_flop,
+        lr,
+        freeze_batch_norm,
     )
     path = None if checkpoint is None else Path(checkpoint)
     teachers = dict(teachers or {})

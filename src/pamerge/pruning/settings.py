@@ -29,6 +29,7 @@ class Settings:
     final: int
     patience: int
     laps: int | None
+    effort: int | None
     remove: Remove
     per_flop: bool
     lr: float
@@ -54,8 +55,8 @@ def check_arguments(
     if isinstance(pruner, type) or not callable(getattr(pruner, "start", None)):
         shown = f"the class {pruner.__name__}" if isinstance(pruner, type) else f"a {type(pruner).__name__}"
         raise PamergeError(f"pruner is {shown}; expected a pruner such as Taylor() or VIB().")
-    if settings.max_drop is None and settings.target is None and settings.laps is None:
-        raise PamergeError("prune needs to know when to stop; expected max_drop=, target= or laps=.")
+    if all(limit is None for limit in (settings.max_drop, settings.target, settings.laps, settings.effort)):
+        raise PamergeError("prune needs to know when to stop; expected max_drop=, target=, laps= or effort=.")
     _check_numbers(settings)
     if reference is not None:
         if set(reference) != set(network.tasks):
@@ -85,7 +86,7 @@ def _check_numbers(settings: Settings) -> None:
         raise PamergeError(f"fraction={settings.fraction!r}; expected a share between 0 and 1, such as 0.03.")
     if not (isinstance(settings.lr, (int, float)) and 0 < settings.lr < math.inf):
         raise PamergeError(f"lr={settings.lr!r}; expected a number above 0.")
-    for name, least in (("steps", 0), ("recovery", 0), ("final", 0), ("patience", 0), ("laps", 1)):
+    for name, least in (("steps", 0), ("recovery", 0), ("final", 0), ("patience", 0), ("laps", 1), ("effort", 1)):
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise PamergeError(f"{name}={value!r}; expected a whole number from {least}.")

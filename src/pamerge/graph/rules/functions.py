@@ -56,5 +56,7 @@ def pad(call: Call) -> Draft:
 def dropout(call: Call) -> Draft:
     """Keeps channels apart; works when the merged network is in training mode."""
     value = activation(call)
+    if call["train"]:
+        raise Problem("it drops numbers at random even in eval mode; pass training=self.training")
     settings = {"p": call["p"], "feature": call.name == "feature_dropout"}
     return Draft("keeps", "dropout", [value], value.channels, settings=settings)

@@ -82,8 +82,8 @@ def arithmetic(call: Call) -> Draft:
 def _norm(op: str, call: Call, value: Value, settings: Mapping[str, Any], **statistics: Tensor) -> Draft:
     weight, bias = parameter(call, "weight"), parameter(call, "bias")
     affine = weight is not None or bias is not None
-    if affine and weight is None:
-        weight = torch.ones(value.features)
+    if bias is not None and weight is None:
+        weight = torch.ones_like(bias)
     tensors = {"weight": weight, "bias": bias, **statistics}
     return Draft(
         "channelwise", op, [value], value.channels, settings={**settings, "affine": affine}, tensors=tensors

@@ -1,0 +1,73 @@
+"""The runner: stages are done once, effort is kept, results have the agreed form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pamerge import PamergeError
+from pamerge.experiments import Choice, Config, run
+from pamerge.experiments.config import Pretraining
+
+CONFIG = Config(
+    name="tiny",
+    data=Choice("digits", {"train": 400, "validation": 100, "test": 100}),
+    network=Choice("lenet5"),
+    schemes=(Choice("separate"), Choice("mtz", {"steps": 2, "samples": 50}), Choice("pam", {"alpha": 0.1})),
+    pruners=(Choice("taylor", {"batches": 2}),),
+    pretraining=Pretraining(epochs=1),
+    max_drop=0.5,
+    effort=200,
+    finetune=5,
+    prune={"steps": 2, "recovery": 2, "final": 5, "fraction": 0.2},
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(CONFIG, folder)
+
+
+def test_results_have_the_agreed_form(finished) -> None:
+    folder, (result,) = finished
+    assert json.loads((folder / "results" / "tiny-taylor-seed0.json").read_text()) == result
+    assert {"experiment", "network", "pruner", "seed", "tasks", "budget", "reference", "schemes"} <= set(result)
+    assert set(result["schemes"]) == {"separate", "mtz", "pam"}
+    for scheme in result["schemes"].values():
+        assert set(scheme["flops"]) == {"A", "B", "A+B"}
+        assert set(scheme["metric"]) == {"A", "B"}
+    assert result["schemes"]["pam"]["alpha"] == 0.1
+
+
+def test_every_scheme_keeps_to_the_same_effort(finished) -> None:
+    _, (result,) = finished
+    for name, scheme in result["schemes"].items():
+        assert 100 < scheme["task_batches"] <= 200, name
+
+
+def test_a_finished_stage_is_not_done_again(finished) -> None:
+    folder, before = finished
+    times = {path: path.stat().st_mtime_ns for path in (folder / "stages").iterdir()}
+    after = run(CONFIG, folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "stages").iterdir()} == times
+    for result in (*before, *after):
+        result.pop("environment")
+    assert after == before
+
+
+def test_another_pruner_does_not_train_the_networks_again(finished) -> None:
+    folder, _ = finished
+    trained = set((folder / "stages").glob("pretrain-*"))
+    other = Config(**{**vars(CONFIG), "pruners": (Choice("magnitude"),), "schemes": (Choice("separate"),)})
+    run(other, folder)
+    assert set((folder / "stages").glob("pretrain-*")) == trained
+
+
+def test_a_mistake_in_a_scheme_is_said_before_anything_is_trained(tmp_path: Path) -> None:
+    wrong = Config(**{**vars(CONFIG), "schemes": (Choice("pam", {"alhpa": 1}),)})
+    with pytest.raises(PamergeError, match="unknown key 'schemes\\.pam\\.alhpa'"):
+        run(wrong, tmp_path)
+    assert not (tmp_path / "stages").exists()
