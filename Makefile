@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test setup lint types format benchmarks clean
+.PHONY: demo test test-all setup lint types format benchmarks clean
 
 demo: setup
 	$(BIN)/python -m pamerge.demo
 
 test: lint types
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+
+# also what takes minutes: kills and resumes, several processes, thousands of damaged files, real faces
+test-all: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 setup: $(VENV)/.installed

@@ -234,6 +234,54 @@ def test_activations_spelled_as_arithmetic_are_captured(spelling: Callable) -> N
     expect_captured(Network(spelling))
 
 
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        lambda x: functional.avg_pool2d(x, kernel_size=2, ceil_mode=True, count_include_pad=False),
+        lambda x: functional.max_pool2d(x, 3, padding=1, stride=1),
+        lambda x: x.clamp(max=0.2),
+        lambda x: x.clamp(min=-0.2),
+        lambda x: torch.sum(x, dim=(2, 3), keepdim=True),
+        lambda x: torch.mean(input=x, dim=[-1, -2], keepdim=True),
+        lambda x: torch.var(x, dim=2, unbiased=False, keepdim=True),
+        lambda x: torch.std(x, (2, 3), correction=0, keepdim=True),
+        lambda x: x.flatten(start_dim=2, end_dim=-1).softmax(dim=-1).unflatten(-1, (6, 6)),
+        lambda x: functional.leaky_relu(x, negative_slope=0.3),
+        lambda x: functional.softplus(x, beta=2, threshold=3),
+        lambda x: functional.gelu(x, approximate="tanh"),
+        lambda x: functional.pad(x, pad=(1, 1), value=0.3),
+        lambda x: functional.interpolate(x, size=(3, 9), mode="bilinear", align_corners=False),
+        lambda x: torch.div(x, 2, rounding_mode=None),
+        lambda x: torch.add(x, 2, alpha=3),
+        lambda x: torch.add(x, torch.tensor(2), alpha=3),
+        lambda x: torch.sub(x, x.relu(), alpha=0.5),
+        lambda x: torch.sub(torch.tensor(1.0), x),
+        lambda x: torch.tensor([[1.5]]) * x,
+        lambda x: x.mul(other=2),
+    ],
+)
+def test_arguments_may_be_given_by_position_by_name_or_not_at_all(spelling: Callable) -> None:
+    expect_captured(Network(lambda net, x: spelling(x)))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [slice(-3, None), slice(None, 100), slice(1, 3), slice(None, None, 3), slice(-100, 2), slice(1, -1), slice(3, 4)],
+    ids=str,
+)
+def test_slices_of_channels_pick_what_python_picks(piece: slice) -> None:
+    class Sliced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 4, 1), nn.Conv2d(len(range(4)[piece]), 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.first(x)[:, piece, 1:100:2, -4:])
+
+    merged = expect_captured(Sliced())
+    assert merged.structure.nodes["first"].channels.tolist() == [3 + i for i in range(4)[piece]], "the rest is dropped"
+
+
 def test_parts_that_the_output_does_not_need_may_be_anything() -> None:
     def with_unused(net: Any, x: Tensor) -> Tensor:
         net.unused = torch.linalg.svdvals(x)

@@ -332,7 +332,7 @@ def test_a_network_that_takes_several_inputs_is_an_error() -> None:
     assert "missing 1 required positional argument: 'y'" in message
 
 
-def test_control_flow_that_depends_on_values_is_an_error_with_its_line() -> None:
+def test_control_flow_that_depends_on_values_is_an_error_with_its_line(capfd: pytest.CaptureFixture[str]) -> None:
     def choose(net: nn.Module, x: Tensor) -> Tensor:
         return x if x.sum() > 0 else -x
 
@@ -340,6 +340,7 @@ def test_control_flow_that_depends_on_values_is_an_error_with_its_line() -> None
     assert "torch.export cannot trace Network (" in message
     assert f"test_capture_errors.py:{choose.__code__.co_firstlineno + 1})" in message
     assert "control flow depends on the values of tensors cannot be captured" in message
+    assert capfd.readouterr() == ("", ""), "torch prints the whole program"
 
 
 def test_a_network_without_a_weighted_layer_is_an_error() -> None:

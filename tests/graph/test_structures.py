@@ -11,6 +11,7 @@ from support.merged import (
     at_random,
     expect_conformity,
     expect_originals,
+    expect_subsets_agree,
     material_of,
     with_lively_weights,
 )
@@ -128,6 +129,16 @@ def test_a_densely_connected_network() -> None:
     networks = with_lively_weights({"A": Dense(3), "B": Dense(2)})
     source = expect_conformity(networks, image(5, 5))
     assert source.alignment.matched_layers() == ["stem", "layers.0", "layers.1"]
+
+
+def test_a_layer_whose_outputs_nobody_reads_any_more_disappears_from_a_concatenation() -> None:
+    source = material_of(with_lively_weights({"A": Dense(3), "B": Dense(2)}), image(5, 5))
+    network = Separate().merge(source)
+    doomed = set(network.structure.nodes["layers.0"].channels.tolist())
+    network.remove({j.name: sorted(doomed & set(j.task_sets())) for j in network.junctions.values() if not j.fixed})
+    assert not len(network.structure.nodes["layers.0"].channels)
+    assert not any(layout.node.name == "layers.0" for layout in network.layouts.values())
+    expect_subsets_agree(network, image(5, 5))
 
 
 class Encoder(nn.Module):

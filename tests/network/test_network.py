@@ -219,3 +219,24 @@ def test_bad_input_gets_a_clear_error_and_changes_nothing(call, message: str) ->
     with pytest.raises(PamergeError, match=message):
         call(network, x)
     assert str(network) == before
+
+
+def test_a_concatenated_layer_may_be_pruned_away_whole() -> None:
+    class Concatenated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right, self.fc = nn.Conv2d(1, 2, 3), nn.Conv2d(1, 2, 3), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(torch.cat([self.left(x), self.right(x)], 1).mean((2, 3)))
+
+    x = torch.randn(2, 1, 6, 6)
+    original = Concatenated().eval()
+    network = pamerge.merge({"A": original}, [x], Separate())
+    right = network.layouts["right:A"].outputs.tolist()
+    name = next(name for name, junction in network.junctions.items() if not junction.fixed)
+    network.remove({name: right})
+    network.check()
+    assert not any(key.startswith("right") for key in network.blocks)
+    expected = original.fc(torch.cat([original.left(x), 0 * original.right(x)], 1).mean((2, 3)))
+    torch.testing.assert_close(network(x)["A"], expected)

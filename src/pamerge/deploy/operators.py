@@ -108,6 +108,8 @@ def _geometry(settings: Any, pads: list[int]) -> dict[str, Any]:
 def _function(writer: GraphWriter, node: Node, sources: Sequence[str], shapes: Sequence[Shape], out: str) -> bool:
     """Writes a function that ONNX has as well; False for the others."""
     op, settings = node.op, node.settings
+    if settings.get("kwargs"):  # such as the alpha of a sum, which ONNX's operation does not have
+        return False
     if op == "dropout":
         writer.node("Identity", sources, out)
     elif op == "reshape":

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from onnx import ModelProto, numpy_helper
 from torch import Tensor, nn
@@ -16,7 +19,7 @@ from torch import Tensor, nn
 from pamerge.deploy.graph import OPSET, GraphWriter
 from pamerge.deploy.lower import Shape
 from pamerge.errors import PamergeError
-from pamerge.graph.layer_graph import Node
+from pamerge.graph.layer_graph import Kind, Node
 from pamerge.network.blocks import make_function
 
 
@@ -31,7 +34,7 @@ class _Function(nn.Module):
 
 def translate(writer: GraphWriter, node: Node, sources: Sequence[str], shapes: Sequence[Shape], out: str) -> None:
     """Adds the nodes that torch's exporter makes of one function."""
-    model = _exported(node, shapes)
+    model = _exported(node.name, node.kind, node.op, json.dumps(dict(node.settings)), tuple(shapes))
     names = {value.name: source for value, source in zip(model.graph.input, sources, strict=True)}
     names[model.graph.output[0].name] = out
     for tensor in model.graph.initializer:
@@ -51,7 +54,9 @@ def translate(writer: GraphWriter, node: Node, sources: Sequence[str], shapes: S
         new[-1].output.extend(outputs[1:])
 
 
-def _exported(node: Node, shapes: Sequence[Shape]) -> ModelProto:
+@functools.lru_cache(maxsize=256)  # an export takes a second, and pieces and subsets ask for the same ones
+def _exported(name: str, kind: Kind, op: str, settings: str, shapes: tuple[Shape, ...]) -> ModelProto:
+    node = Node(name, kind, op, (), np.empty(0, np.int64), 1, (), json.loads(settings))
     inputs = tuple(torch.zeros(2, *shape) for shape in shapes)
     batch = torch.export.Dim("batch")
     try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
 
 import numpy as np
@@ -65,8 +66,7 @@ def _try(module: nn.Module, example: Tensor) -> None:
 
 def _export(module: nn.Module, example: Tensor) -> ExportedProgram:
     try:
-        with warnings.catch_warnings(), _quiet():
-            warnings.simplefilter("ignore")
+        with _quiet():
             program = torch.export.export(module, (example,), strict=False)
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -82,12 +82,14 @@ def _export(module: nn.Module, example: Tensor) -> ExportedProgram:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch.export logs whole programs when it fails; the exception says enough."""
+    """torch.export logs and prints whole programs when it fails; the exception says enough."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.setLevel(level)
 

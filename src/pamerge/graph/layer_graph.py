@@ -52,7 +52,8 @@ class Node:
 
     def __str__(self) -> str:
         shape = "×".join(map(str, (self.features, *self.space)))
-        return f"{self.name:<32} {self.kind:<12} {self.op:<34} {shape:<16} ← {', '.join(self.inputs)}"
+        reads = f"← {', '.join(self.inputs)}" if self.inputs else ""
+        return f"{self.name:<32} {self.kind:<12} {self.op:<34} {shape:<16} {reads}".rstrip()
 
 
 @dataclass(frozen=True)

@@ -161,9 +161,10 @@ class Compiler:
 
     def _wire(self, node: Node) -> Where:
         for name in node.inputs:
-            source, where = self.structure.nodes[name], self.where[name]
-            self.scatter[0, source.channels] = where.registers
-            self.scatter[1, source.channels] = where.positions
+            source = self.structure.nodes[name]
+            if len(source.channels):  # a layer that has lost all of its neurons is not computed
+                self.scatter[0, source.channels] = self.where[name].registers
+                self.scatter[1, source.channels] = self.where[name].positions
         registers, positions = self.scatter[:, node.channels]
         return Where(registers, positions)
 
