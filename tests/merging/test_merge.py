@@ -90,3 +90,9 @@ def test_a_task_that_would_have_no_neuron_gets_its_own_back() -> None:
     network = pamerge.merge(networks, [inputs("lenet5")], scheme)
     network.check()
     assert len(network.junctions["conv2"].groups[pamerge.TaskSet("B")]) == 16
+
+
+def test_every_merged_network_says_how_far_its_networks_match() -> None:
+    for scheme in (Separate(), pamerge.Assigned(lambda junction: dict.fromkeys(junction.task_sets(), "AB"))):
+        network = pamerge.merge(make_networks("lenet5", 2), [inputs("lenet5")], scheme)
+        assert network.merging.alignment.matched_layers() == ["conv1", "conv2", "fc3", "fc4"]

@@ -10,6 +10,7 @@ from torch import nn
 
 from pamerge.graph.align import Alignment
 from pamerge.graph.layer_graph import LayerGraph
+from pamerge.merging.result import Merging
 from pamerge.network.layout import block_layouts, original_blocks, transfer
 from pamerge.network.network import MultitaskNetwork
 from pamerge.network.repair import repair
@@ -49,4 +50,6 @@ class Material:
             names = dict.fromkeys(name for move in moving.moves[key] for name in old_tensors[move.source])
             found = {name: moving.apply(key, name, lambda k, n: old_tensors[k].get(n)) for name in names}
             tensors[key] = {name: tensor for name, tensor in found.items() if tensor is not None}
-        return MultitaskNetwork(structure, tensors)
+        network = MultitaskNetwork(structure, tensors)
+        network.merging = Merging("side by side", self.alignment)  # schemes that regroup say more
+        return network
