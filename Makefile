@@ -13,7 +13,7 @@ test: lint types
 
 # also what takes minutes: kills and resumes, several processes, thousands of damaged files, real faces
 test-all: lint types
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	HYPOTHESIS_PROFILE=random OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 setup: $(VENV)/.installed
 

@@ -101,6 +101,15 @@ def test_an_operation_outside_the_table_is_refused(saved) -> None:
         from_description(description)
 
 
+def test_changing_a_description_leaves_the_network_alone() -> None:
+    structure = Separate().merge(material("lenet5", 2)).structure
+    before = json.dumps(describe(structure))
+    for node in describe(structure)["nodes"]:
+        for argument in node["settings"].get("args", []):
+            argument.clear() if isinstance(argument, list) else None
+    assert json.dumps(describe(structure)) == before
+
+
 def test_a_failed_save_leaves_the_old_file_and_no_litter(saved, monkeypatch) -> None:
     before = saved.read_bytes()
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))

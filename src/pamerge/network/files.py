@@ -6,6 +6,7 @@ by name.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -127,7 +128,7 @@ def _digest(description: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def describe(structure: Structure) -> dict[str, Any]:
-    """A structure as plain JSON; source lines stay behind, since they name folders of a machine."""
+    """A structure as plain JSON of its own; source lines stay behind, since they name folders of a machine."""
     return {
         "tasks": list(structure.tasks),
         "outputs": dict(structure.outputs),
@@ -141,7 +142,7 @@ def describe(structure: Structure) -> dict[str, Any]:
                 "channels": _runs(node.channels),
                 "width": node.width,
                 "space": list(node.space),
-                "settings": dict(node.settings),
+                "settings": copy.deepcopy(dict(node.settings)),
                 "path": node.path,
             }
             for node in structure.nodes.values()
