@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from typing import Literal
 
 from torch import Tensor
 
+from pamerge.pruning.averages import take_averages, update_averages
 from pamerge.pruning.freed import flops_freed, per_flop
 from pamerge.pruning.path import PruningPath, PruningStep
 from pamerge.pruning.protocol import Scores
@@ -23,6 +24,12 @@ from pamerge.training.processes import average_statistics, sum_over_processes
 from pamerge.training.progress import Display, Log
 from pamerge.training.run_state import STARTING_WEIGHTS, find_checkpoint
 from pamerge.training.steps import compute_gradients, set_training_mode
+
+RECOVERIES = 4
+"""A network that is over its budget gets at most so many times ``recovery`` training steps to come back."""
+
+LONGEST_REACH = 4.0
+"""A lap has at most so many rounds of every task."""
 
 MOST_SUBSETS = 5
 """With more tasks than this, a step records the cost of single tasks and of all tasks only."""
@@ -77,17 +84,14 @@ class Loop:
         metrics = self._evaluate()
         at.reference = dict(self.of.reference or metrics)
         at.active = list(tasks)
-        at.fractions = dict.fromkeys(tasks, self.settings.fraction)
+        at.reach = dict.fromkeys(tasks, 1.0)
+        at.limits = dict.fromkeys(tasks, LONGEST_REACH)
         at.failures = dict.fromkeys(tasks, 0)
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
+        metrics, recovered = self._recover(metrics, at_any_pace=True)  # a merge may need training before it can be judged
         over = self._over(metrics)
-        for _ in range(1 + self.settings.patience):  # a merge may need training before it can be judged
-            if over and self.settings.recovery:
-                self._train(self.settings.recovery, "recovering")
-                metrics = self._evaluate()
-                over = self._over(metrics)
-        self._record({}, metrics, not over, recovered=False)
+        self._record({}, metrics, not over, recovered)
         self.state.good = self.state.snapshot()
         if over:
             listed = ", ".join(f"{task}: {metrics[task]:.4f}, not {at.reference[task]:.4f}" for task in over)
@@ -97,36 +101,68 @@ class Loop:
         self.state.save(self.log.size())
 
     def _lap(self) -> None:
-        """One round of every task that is still being pruned, then a look at the validation data."""
+        """One or more rounds of every task that is still being pruned, then a look at the validation data."""
         state, at = self.state, self.state.at
         at.lap += 1
-        turns = {task: self._round(task) for task in list(at.active)}
-        metrics = self._evaluate()
-        over, recovered = self._over(metrics), False
-        if over and self.settings.recovery:
-            self._train(self.settings.recovery, "recovering")
-            metrics = self._evaluate()
-            over, recovered = self._over(metrics), True
+        turns = self._rounds()
+        take_averages(state.optimizer, self.network)
+        metrics, recovered = self._recover(self._evaluate())
+        over = self._over(metrics)
         self._record(turns, metrics, not over, recovered)
         if over:
             self._go_back(over)
         else:
             at.kept = len(at.steps) - 1
             state.good = state.snapshot()
+            if recovered:  # recovery is dear: let the next one serve more removals
+                at.reach = {task: min(2 * reach, at.limits[task]) for task, reach in at.reach.items()}
             if len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
         if self._missing() <= 0:
             at.stopped = at.stopped or "the target was reached"
-        if self.settings.effort is not None and self._after_another_lap() > self.settings.effort:
+        if not self._may_go_on():
             at.stopped = at.stopped or "the effort is spent"
         if self.settings.laps is not None and at.lap >= self.settings.laps:
             at.stopped = at.stopped or f"{self.settings.laps} lap{'s' * (self.settings.laps > 1)} done"
 
-    def _after_another_lap(self) -> int:
-        """Task-batches used after one more lap like the longest so far, and after the last fine-tuning."""
-        used = [step.task_batches for step in self.state.at.steps]
-        longest = max((after - before for before, after in pairwise(used)), default=0)
-        return used[-1] + longest + self.settings.final * len(self.network.tasks)
+    def _rounds(self) -> dict[str, Removal]:
+        """As many rounds of each task as its reach says, the tasks in turn."""
+        at = self.state.at
+        turns: dict[str, Removal] = {}
+        for number in range(math.ceil(max(at.reach[task] for task in at.active))):
+            if number and not self._may_go_on():
+                break
+            before = at.task_batches
+            for task in [task for task in at.active if number < at.reach[task]]:
+                found = self._round(task)
+                turns[task] = turns[task] + found if task in turns else found
+            at.round_cost = max(at.round_cost, at.task_batches - before)
+        return turns
+
+    def _may_go_on(self) -> bool:
+        """Whether the effort allows another round of every task, to recover, and to fine-tune at the end."""
+        effort, at = self.settings.effort, self.state.at
+        training = (self.settings.recovery + self.settings.final) * len(self.network.tasks)
+        return effort is None or at.task_batches + at.round_cost + training <= effort
+
+    def _recover(self, metrics: dict[str, float], at_any_pace: bool = False) -> tuple[dict[str, float], bool]:
+        """Train a network that is over its budget, as long as it would get there at the pace that it has.
+
+        Returns:
+            The metrics after that, and whether any training was needed.
+        """
+        missing = self._excess(metrics)
+        if missing <= 0 or not self.settings.recovery:
+            return metrics, False
+        for left in reversed(range(RECOVERIES)):
+            self._train(self.settings.recovery, "recovering")
+            take_averages(self.state.optimizer, self.network)
+            metrics = self._evaluate()
+            before, missing = missing, self._excess(metrics)
+            hopeless = missing > left * (before - missing) and not at_any_pace
+            if missing <= 0 or hopeless or not self._may_go_on():
+                break
+        return metrics, True
 
     def _round(self, task: str) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
@@ -136,16 +172,17 @@ class Loop:
         finished = TaskSet(self.network.tasks) - set(state.at.active)
         scores = state.session.importance(task)
         scores = candidates(self.network, state.places, scores, task, finished, settings.remove)
-        left = state.session.quota(task, state.at.fractions[task], scores) if scores else 0
-        freed: Scores | None = None
-        if left and (settings.per_flop or settings.target is not None):
-            freed = flops_freed(self.network, self.of.mix)
-        if freed is not None and settings.per_flop:
+        left = state.session.quota(task, self._fraction(task), scores) if scores else 0
+        freed = flops_freed(self.network, self.of.mix) if left else {}
+        if settings.per_flop:
             scores = per_flop(scores, freed)
+        least = expected_flops(self.network, self.of.mix) - self._fraction(task) * self._subgraph_cost(task)
+        least = max(least, settings.target or 0.0)
         removed: dict[str, int] = {}
         refused: set[tuple[str, int]] = set()
         while left > 0:  # where neurons had to stay, the next ones in the ranking go instead
-            chosen = lowest(self._present(scores, task, refused), left, freed, self._missing())
+            needed = expected_flops(self.network, self.of.mix) - least
+            chosen = lowest(self._present(scores, task, refused), left, freed, needed)
             if not chosen:
                 break
             found, stayed = take_out(self.network, state.places, state.optimizer, chosen, task, settings.remove)
@@ -156,6 +193,14 @@ class Loop:
             if not stayed:
                 break
         return Removal(removed, len(refused))
+
+    def _subgraph_cost(self, task: str) -> float:
+        """What a task's subgraph costs under the mix."""
+        often = sum(share for tasks, share in self.of.mix.items() if task in tasks)
+        return often * self.network.flops(task)
+
+    def _fraction(self, task: str) -> float:
+        return self.settings.fraction * min(1.0, self.state.at.reach[task])
 
     def _present(self, scores: Scores, task: str, refused: set[tuple[str, int]]) -> Scores:
         """The neurons that are still there after removals, without those that have to stay."""
@@ -193,6 +238,7 @@ class Loop:
             state.watch.check(state.at.task_batches, result.losses)
             if result.losses:
                 of.fabric.strategy.optimizer_step(state.optimizer)
+                update_averages(state.optimizer, self.network)
             average_statistics(self.network, of.fabric)
             state.at.task_batches += len(result.losses)
             self.display.update(state.at.lap, losses=result.losses, stage=stage)
@@ -204,12 +250,20 @@ class Loop:
     # -- the budget ------------------------------------------------------------------------------------------------
 
     def _over(self, metrics: Mapping[str, float]) -> list[str]:
-        """The tasks that have lost more than they may."""
-        drop, found = self.settings.max_drop, []
-        for task, value in metrics.items() if drop is not None else ():
+        """The tasks that have lost more than they may; a metric that is not a number is lost."""
+        return [task for task in metrics if not self._excesses(metrics)[task] <= 1e-12]
+
+    def _excess(self, metrics: Mapping[str, float]) -> float:
+        """How much more the worst task has lost than it may."""
+        excess = max(self._excesses(metrics).values())
+        return excess if excess > 1e-12 or math.isnan(excess) else 0.0
+
+    def _excesses(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        found = {}
+        for task, value in metrics.items():
             sign = 1 if self.of.train.objectives[task].higher_is_better else -1
-            if not sign * (self.state.at.reference[task] - value) <= drop + 1e-12:  # type: ignore[operator]
-                found.append(task)
+            lost = sign * (self.state.at.reference[task] - value)
+            found[task] = -math.inf if self.settings.max_drop is None else lost - self.settings.max_drop
         return found
 
     def _missing(self) -> float:
@@ -222,8 +276,9 @@ class Loop:
         at = self.state.at
         self.state.restore(self.state.good)
         for task in [task for task in over if task in at.active] or list(at.active):
-            at.failures[task] += 1
-            at.fractions[task] /= 2
+            at.failures[task] += at.reach[task] <= 1
+            at.reach[task] /= 2
+            at.limits[task] = at.reach[task]
             if at.failures[task] > self.settings.patience:
                 at.active.remove(task)
         if not at.active:

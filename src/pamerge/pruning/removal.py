@@ -26,6 +26,11 @@ class Removal:
     removed: Mapping[str, int]
     refused: int
 
+    def __add__(self, other: Removal) -> Removal:
+        names = dict.fromkeys([*self.removed, *other.removed])
+        removed = {name: self.removed.get(name, 0) + other.removed.get(name, 0) for name in names}
+        return Removal(removed, self.refused + other.refused)
+
 
 def candidates(
     network: MultitaskNetwork, places: Places, scores: Scores, task: str, finished: TaskSet, remove: Remove

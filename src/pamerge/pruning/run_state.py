@@ -70,8 +70,10 @@ class Position:
         task_batches: Batches used for one task's loss.
         seconds: Time taken by earlier processes.
         active: The tasks whose subgraphs are still being pruned.
-        fractions: The share of its subgraph that each task's turn removes.
-        failures: How often each task was over its budget.
+        reach: How many rounds each task has in a lap; below one, one round that removes so much less.
+        limits: How far the reach of each task may grow.
+        failures: How often each task was over its budget, with a reach of one or less.
+        round_cost: The most task-batches that a round of all tasks took.
         reference: The metric of each task that its budget counts from.
         steps: The path so far.
         kept: Index of the last point within the budget.
@@ -82,8 +84,10 @@ class Position:
     task_batches: int = 0
     seconds: float = 0.0
     active: list[str] = field(default_factory=list)
-    fractions: dict[str, float] = field(default_factory=dict)
+    reach: dict[str, float] = field(default_factory=dict)
+    limits: dict[str, float] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    round_cost: int = 0
     reference: dict[str, float] = field(default_factory=dict)
     steps: list[PruningStep] = field(default_factory=list)
     kept: int = 0

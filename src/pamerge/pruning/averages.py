@@ -1,0 +1,38 @@
+"""A running average of a network's weights: what a short training at a high rate has reached, without its noise.
+
+The averages are kept beside what the optimiser remembers of each parameter, so they follow the weights through every
+removal and into every checkpoint.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+DECAY = 0.98
+"""How much of the average stays in a step; the last fifty steps or so count."""
+
+_ENTRY = "average"
+
+
+@torch.no_grad()
+def update_averages(optimizer: Optimizer, network: nn.Module) -> None:
+    """Take the weights after a step into the average; the first ones are the average so far."""
+    for parameter in network.parameters():
+        remembered = optimizer.state.get(parameter)
+        if not remembered:
+            continue
+        if _ENTRY in remembered:
+            remembered[_ENTRY].lerp_(parameter, 1 - DECAY)
+        else:
+            remembered[_ENTRY] = parameter.detach().clone()
+
+
+@torch.no_grad()
+def take_averages(optimizer: Optimizer, network: nn.Module) -> None:
+    """Put the averages in the place of the weights."""
+    for parameter in network.parameters():
+        remembered = optimizer.state.get(parameter, {})
+        if _ENTRY in remembered:
+            parameter.copy_(remembered[_ENTRY])
