@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,11 +27,13 @@ ALL_SHARED, SEPARATE = -1.0, 1.0
 
 @dataclass(frozen=True)
 class Probe:
-    """What one candidate gave.
+    """What one candidate gave, pruned to the same expected cost as the others.
 
     Attributes:
         scheme: the candidate.
-        cost: expected FLOPs under the mix after the probe; infinite if it could not keep the budget.
+        excess: by how much the worst task is over its budget; 0 if all are within it.
+        drop: how much of its metric a task lost on average, counted from the original networks.
+        cost: expected FLOPs under the mix after the probe.
         metrics: validation metrics after the probe.
         flops: the cost of every subset after the probe.
         task_batches: effort, in batches used for one task's loss.
@@ -40,6 +41,8 @@ class Probe:
     """
 
     scheme: PAM
+    excess: float
+    drop: float
     cost: float
     metrics: Mapping[str, float]
     flops: Mapping[str, int]
@@ -49,33 +52,40 @@ class Probe:
     @property
     def name(self) -> str:
         """The candidate in a word or two."""
-        alpha = self.scheme.alpha
-        if alpha == SEPARATE:
-            return "separate"
-        return "all shared" if alpha == ALL_SHARED else f"α = {alpha:g}, {self.scheme.overlap}"
+        return name_of(self.scheme)
+
+
+def name_of(scheme: PAM) -> str:
+    """A candidate in a word or two."""
+    if scheme.alpha == SEPARATE:
+        return "separate"
+    zipped = "" if scheme.zip is None else f", zip {scheme.zip:g}"
+    return ("all shared" if scheme.alpha == ALL_SHARED else f"α = {scheme.alpha:g}, {scheme.overlap}") + zipped
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """All probes, the cheapest first."""
+    """All probes, the best first."""
 
     probes: tuple[Probe, ...]
     mix: Mapping[TaskSet, float]
 
     @property
     def best(self) -> PAM:
-        """The scheme with the least expected cost."""
+        """The scheme that lost least at the same expected cost."""
         return self.probes[0].scheme
 
     def table(self) -> Table:
         """What each candidate gave, for a terminal."""
-        table = Table("candidate", title="expected MFLOPs under the mix after a short pruning probe")
-        for column in ("expected", *self.probes[0].flops, *(f"metric {task}" for task in self.probes[0].metrics)):
+        table = Table("candidate", title="metrics and MFLOPs of every candidate, pruned to the same expected cost")
+        metrics = [f"metric {task}" for task in self.probes[0].metrics]
+        for column in ("mean loss", *metrics, "expected", *self.probes[0].flops):
             table.add_column(column, justify="right")
         for probe in self.probes:
-            cost = f"{probe.cost / 1e6:.3f}" if math.isfinite(probe.cost) else "over budget"
-            flops = [f"{value / 1e6:.3f}" for value in probe.flops.values()]
-            table.add_row(probe.name, cost, *flops, *(f"{value:.4f}" for value in probe.metrics.values()))
+            flops = [f"{value / 1e6:.3f}" for value in (probe.cost, *probe.flops.values())]
+            table.add_row(
+                probe.name, f"{probe.drop:.4f}", *(f"{value:.4f}" for value in probe.metrics.values()), *flops
+            )
         return table
 
 
@@ -91,7 +101,7 @@ def tune_alpha(
     mix: Mapping[Any, float] | None = None,
     **options: Any,
 ) -> PAM:
-    """The PAM scheme whose pruned network costs least under a mix of task combinations.
+    """The PAM scheme whose pruned network is best for a mix of task combinations.
 
     Takes the options of :func:`compare_alphas`, which also tells what every candidate gave.
     """
@@ -113,12 +123,14 @@ def compare_alphas(
     scheme: PAM | None = None,
     alphas: Sequence[float] = LADDER,
     overlaps: Sequence[str] = ("origin",),
+    zips: Sequence[float | None] = (None, 0.5),
+    share: float = 0.4,
     finetune_steps: int = 100,
     prune_options: Mapping[str, Any] | None = None,
     progress: bool = True,
     seed: int | None = 0,
 ) -> Tuning:
-    """Merge, fine-tune and prune each candidate for a little while, and compare what it would cost to run.
+    """Prune each candidate for a little while to the same expected cost, and compare what it lost.
 
     Keeping the networks separate (α = 1) and sharing everything (α < 0) are always among the candidates, so that the
     best is never worse than either, as far as the probes can tell. The data is read for information once.
@@ -130,11 +142,14 @@ def compare_alphas(
         validation: batches that the budget is checked on.
         objectives: the loss and metric of each task.
         pruner: the pruner that will be used.
-        max_drop: the budget, counted from the original networks' validation metrics.
+        max_drop: the budget, counted from the original networks' validation metrics. The candidate that is over it by
+            least wins; among those within it, the one that lost least on average.
         mix: how often each subset of tasks is executed; all alike by default.
-        scheme: settings that all candidates share (estimator, levels, streams, samples).
+        scheme: settings that all candidates have in common (estimator, levels, streams, samples).
         alphas: the ladder of α between the two ends.
         overlaps: what to do with neurons in several exclusive sets; every choice is tried.
+        zips: whether to make similar shared neurons one, and how similar; every choice is tried with every α.
+        share: the expected cost to prune to, as a share of that of the original networks side by side.
         finetune_steps: training steps between merging and pruning.
         prune_options: for :func:`pamerge.prune`; by default short and in large steps.
         progress: print the table of candidates.
@@ -144,14 +159,22 @@ def compare_alphas(
         raise PamergeError(
             f"alphas={tuple(alphas)!r}, overlaps={tuple(overlaps)!r}; expected both, or neither for the ends."
         )
+    if not zips or not 0 < share < 1:
+        raise PamergeError(f"zips={tuple(zips)!r}, share={share!r}; expected at least one zip, a share from 0 to 1.")
     base = scheme or PAM()
-    candidates = [replace(base, alpha=SEPARATE, overlap="origin"), replace(base, alpha=ALL_SHARED, overlap="origin")]
-    candidates += [replace(base, alpha=alpha, overlap=overlap) for alpha in alphas for overlap in overlaps]  # type: ignore[arg-type]
+    candidates = [replace(base, alpha=SEPARATE, overlap="origin", zip=None)]
+    candidates += [replace(base, alpha=ALL_SHARED, overlap="origin", zip=zip) for zip in zips]
+    candidates += [
+        replace(base, alpha=alpha, overlap=overlap, zip=zip)  # type: ignore[arg-type]
+        for alpha in alphas
+        for overlap in overlaps
+        for zip in zips
+    ]
     material = prepare(networks, calibration, objectives=objectives)
     shares = resolve_mix(mix, material.alignment.tasks)
     reference = evaluate(dict(networks), validation, objectives)
-    options: dict[str, Any] = {"laps": 15, "fraction": 0.08, "steps": 15, "recovery": 40, "final": 0, "patience": 1}
-    options |= dict(prune_options or {})
+    options: dict[str, Any] = {"fraction": 0.12, "steps": 10, "final": 100, "laps": 40, "recovery": 0}
+    options |= {"target": share * expected_flops(material.side_by_side(), shares), **(prune_options or {})}
     probes = []
     for candidate in candidates:
         start = time.perf_counter()
@@ -160,30 +183,25 @@ def compare_alphas(
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Nothing could be removed", PamergeWarning)  # the table says so
             path = prune(
-                network,
-                train,
-                validation,
-                objectives,
-                pruner=pruner,
-                max_drop=max_drop,
-                reference=reference,
-                mix=mix,
-                seed=seed,
-                progress=False,
-                **options,
+                network, train, validation, objectives, pruner=pruner, mix=mix, seed=seed, progress=False, **options
             )
-        within = path.steps[path.kept].within
+        drops = [
+            (reference[task] - value) * (1 if objectives[task].higher_is_better else -1)
+            for task, value in path.final.items()
+        ]
         probes.append(
             Probe(
                 scheme=candidate,
-                cost=expected_flops(network, shares) if within else math.inf,
+                excess=max(0.0, max(drops) - max_drop),
+                drop=sum(drops) / len(drops),
+                cost=expected_flops(network, shares),
                 metrics=path.final,
                 flops=path.flops,
                 task_batches=tuned.task_batches + path.task_batches,
                 seconds=time.perf_counter() - start,
             )
         )
-    tuning = Tuning(tuple(sorted(probes, key=lambda probe: probe.cost)), shares)
+    tuning = Tuning(tuple(sorted(probes, key=lambda probe: (probe.excess, probe.drop))), shares)
     if progress:
         Console(stderr=True).print(tuning.table())
     return tuning
