@@ -50,7 +50,7 @@ def test_a_pruned_network_is_within_its_budget_smaller_for_every_subset_and_can_
     assert found == pytest.approx(dict(path.final))
     assert all(found[task] >= reference[task] - DROP for task in OBJECTIVES)
     unseen, originals = evaluate(network, test, OBJECTIVES), evaluate(digit_networks(), test, OBJECTIVES)
-    assert all(unseen[task] >= originals[task] - DROP - 0.02 for task in OBJECTIVES)  # 500 canvases: ± 0.01
+    assert all(unseen[task] >= originals[task] - DROP for task in OBJECTIVES)
     for subset in all_subsets("AB"):
         assert network.flops(subset) < 0.9 * merged.flops(subset) == 0.9 * path[0].flops[str(subset)]
     assert network.parameter_count() < 0.8 * merged.parameter_count()

@@ -1,0 +1,56 @@
+"""The running average of weights that a point of the pruning path is judged by."""
+
+from __future__ import annotations
+
+import torch
+from support.architectures import inputs, material
+
+from pamerge.merging import Separate
+from pamerge.pruning.averages import DECAY, take_averages, update_averages
+from pamerge.training.optimizer import rebuild_optimizer
+
+
+def train(network, optimizer, steps: int) -> list[dict[str, torch.Tensor]]:
+    """Some steps towards nothing in particular; returns the weights after each."""
+    seen = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        sum(output.square().mean() for output in network(inputs("lenet5")).values()).backward()
+        optimizer.step()
+        update_averages(optimizer, network)
+        seen.append({name: p.detach().clone() for name, p in network.named_parameters()})
+    return seen
+
+
+def test_the_average_counts_the_last_steps_most() -> None:
+    network = Separate().merge(material("lenet5", 2))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    first, second, third = train(network, optimizer, 3)
+    take_averages(optimizer, network)
+    for name, parameter in network.named_parameters():
+        expected = DECAY * (DECAY * first[name] + (1 - DECAY) * second[name]) + (1 - DECAY) * third[name]
+        torch.testing.assert_close(parameter.detach(), expected)
+
+
+def test_the_average_follows_its_weights_through_a_removal() -> None:
+    network = Separate().merge(material("lenet5", 2))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    train(network, optimizer, 3)
+    old = dict(network.named_parameters())
+    averages = {name: optimizer.state[p]["average"].clone() for name, p in old.items()}
+    gone = next(iter(network.junctions["conv1"].task_sets()))
+    change = network.remove({"conv1": [gone]})
+    rebuild_optimizer(optimizer, old, network, change)
+    take_averages(optimizer, network)
+    rows = averages["blocks.conv1:A.weight"]
+    torch.testing.assert_close(network.blocks["conv1:A"].weight.detach(), rows[1:])
+    torch.testing.assert_close(network.blocks["conv1:B"].weight.detach(), averages["blocks.conv1:B.weight"])
+
+
+def test_weights_that_were_never_trained_stay() -> None:
+    network = Separate().merge(material("lenet5", 2))
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    optimizer = torch.optim.Adam(network.parameters())
+    update_averages(optimizer, network)
+    take_averages(optimizer, network)
+    assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
