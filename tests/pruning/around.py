@@ -14,7 +14,8 @@ from pamerge.pruning import Surroundings, prune
 from pamerge.pruning.gates import Places
 from pamerge.training.data import Batch, Batches
 
-quickly = partial(prune, steps=1, recovery=2, final=2, lr=1e-3, seed=0, progress=False)
+plainly = {"remove": "neuron", "per_flop": False}
+quickly = partial(prune, steps=1, recovery=2, final=2, lr=1e-3, seed=0, progress=False, **plainly)
 
 
 def surroundings(network: MultitaskNetwork, **options) -> Surroundings:

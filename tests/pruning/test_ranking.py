@@ -10,6 +10,7 @@ from training.small import merged
 
 import pamerge
 from pamerge import PamergeError, TaskSet
+from pamerge.merging import Assigned
 from pamerge.pruning.freed import flops_freed, per_flop
 from pamerge.pruning.ranking import expected_flops, lowest, resolve_mix
 
@@ -87,6 +88,24 @@ def test_what_a_removal_saves_is_what_it_was_said_to_save(name):
             exact += freed[junction.name][neuron] == pytest.approx(saved)
             total += 1
     assert exact >= 0.7 * total > 3
+
+
+def test_what_it_saves_when_one_task_leaves_a_neuron():
+    """Exact at the first junction, whose neurons read the input whoever needs them."""
+    made_of = material("lenet5", 2)
+    network = pamerge.merge(
+        made_of.networks,
+        made_of.calibration,
+        Assigned(lambda junction: dict.fromkeys(junction.task_sets(), ("A", "B"))),
+    )
+    mix = resolve_mix({"A": 0.5, "B": 0.2, "A+B": 0.3}, network.tasks)
+    before = expected_flops(network, mix)
+    freed = flops_freed(network, mix, "A")
+    for neuron, tasks in network.junctions["conv1"].task_sets().items():
+        assert str(tasks) == "A+B"
+        other = copy.deepcopy(network)
+        other.restrict({"conv1": {neuron: TaskSet("B")}})
+        assert freed["conv1"][neuron] == pytest.approx(before - expected_flops(other, mix), rel=0.02)
 
 
 def test_the_expected_cost_follows_the_mix():

@@ -89,7 +89,9 @@ class Loop:
         at.failures = dict.fromkeys(tasks, 0)
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
-        metrics, recovered = self._recover(metrics, at_any_pace=True)  # a merge may need training before it can be judged
+        metrics, recovered = self._recover(
+            metrics, at_any_pace=True
+        )  # a merge may need training before it can be judged
         over = self._over(metrics)
         self._record({}, metrics, not over, recovered)
         self.state.good = self.state.snapshot()
@@ -173,8 +175,9 @@ class Loop:
         scores = state.session.importance(task)
         scores = candidates(self.network, state.places, scores, task, finished, settings.remove)
         left = state.session.quota(task, self._fraction(task), scores) if scores else 0
-        freed = flops_freed(self.network, self.of.mix) if left else {}
-        if settings.per_flop:
+        leaving = task if settings.remove == "task" else None
+        freed = flops_freed(self.network, self.of.mix, leaving) if left else {}
+        if left and settings.per_flop:
             scores = per_flop(scores, freed)
         least = expected_flops(self.network, self.of.mix) - self._fraction(task) * self._subgraph_cost(task)
         least = max(least, settings.target or 0.0)

@@ -48,15 +48,15 @@ def prune(
     mix: Mapping[Any, float] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     target: float | None = None,
-    fraction: float = 0.03,
+    fraction: float = 0.05,
     steps: int = 20,
-    recovery: int = 60,
+    recovery: int = 100,
     final: int = 200,
     patience: int = 2,
     laps: int | None = None,
     effort: int | None = None,
-    remove: Remove = "neuron",
-    per_flop: bool = False,
+    remove: Remove = "task",
+    per_flop: bool = True,
     teachers: Mapping[str, nn.Module] | None = None,
     distill: float = 0.0,
     lr: float = 5e-4,
@@ -98,7 +98,7 @@ def prune(
             last fine-tuning included.
         remove: ``"neuron"`` removes a neuron from all tasks. ``"task"`` only takes it out of the subgraph whose turn it
             is: the other tasks keep it, but not its connections to neurons that they share with that task.
-        per_flop: Rank by importance per operation freed (by the neuron as a whole) instead of plain importance.
+        per_flop: Rank by importance per operation that a removal saves under the mix, instead of plain importance.
         teachers: The original networks, to learn from while pruning.
         distill: From 0 to 1, the teachers' share in the loss.
         lr: The learning rate.
