@@ -3,10 +3,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-all setup lint types format benchmarks clean
+.PHONY: demo test test-all setup lint types format benchmarks docs clean
 
 demo: setup
-	$(BIN)/python -m pamerge.demo
+	$(BIN)/pamerge demo
 
 test: lint types
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
@@ -37,5 +37,13 @@ format: setup
 benchmarks: setup
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
+# the documentation as a static site in site/; a warning is an error
+docs: $(VENV)/.docs-installed
+	$(BIN)/mkdocs build --strict
+
+$(VENV)/.docs-installed: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache site

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "pamerge"
 ORDER = [
     "errors", "tasks", "graph", "network", "information", "training", "merging", "pruning", "tuning", "deploy", "zoo",
-    "data", "experiments", "demo", "cli", "__init__", "__main__",
+    "data", "experiments", "report", "cli", "__init__", "__main__",
 ]  # fmt: skip
 
 

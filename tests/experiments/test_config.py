@@ -44,7 +44,7 @@ def test_a_configuration_is_read_with_names_and_options(tmp_path) -> None:
     [
         ("max_drop", "maxdrop", "unknown key 'maxdrop'; expected some of: name, data"),
         ("epochs = 2", "epoch = 2", "unknown key 'pretraining.epoch'"),
-        ("epochs = 2", 'epochs = "2"', "pretraining.epochs = '2'; expected int"),
+        ("epochs = 2", 'epochs = "2"', "pretraining.epochs = '2'; expected a whole number"),
         ("max_drop = 0.02", "max_drop = -1", "max_drop = -1; expected a number above 0"),
         ('name = "digits"\nschemes', "schemes", "the key 'name' is missing"),
         ('pruners = [{name = "taylor", batches = 5}]', "pruners = []", r"pruners = \[\]; expected a list"),

@@ -1,7 +1,20 @@
 """Comparing schemes fairly: configurations, the staged and resumable runner, metrics and tables."""
 
-from pamerge.experiments.config import Choice, Config, read_config
+from pamerge.experiments.config import Choice, Config, Pretraining, Problem1, read_config
 from pamerge.experiments.metrics import Gain, expected_cost, gain, sharing_ratios
 from pamerge.experiments.runner import run
+from pamerge.experiments.store import Event
 
-__all__ = ["Choice", "Config", "Gain", "expected_cost", "gain", "read_config", "run", "sharing_ratios"]
+__all__ = [
+    "Choice",
+    "Config",
+    "Event",
+    "Gain",
+    "Pretraining",
+    "Problem1",
+    "expected_cost",
+    "gain",
+    "read_config",
+    "run",
+    "sharing_ratios",
+]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from pamerge.errors import PamergeError
+from pamerge.experiments.options import check_table
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,11 @@ class Choice:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What it is called in results: the option ``label``, or its name."""
+        return str(self.options.get("label", self.name))
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,23 @@ class Pretraining:
 
 
 @dataclass(frozen=True)
+class Problem1:
+    """What the other tasks lose when only one task's subgraph is pruned; see :mod:`pamerge.experiments.problem1`.
+
+    Attributes:
+        task: the task whose subgraph is pruned; the last one if it is left out.
+        laps: removals.
+        fraction: the share of the subgraph's neurons that each one removes.
+        steps: training steps on all tasks before each removal; none shows the effect of pruning alone.
+    """
+
+    task: str | None = None
+    laps: int = 10
+    fraction: float = 0.1
+    steps: int = 0
+
+
+@dataclass(frozen=True)
 class Config:
     """An experiment.
 
@@ -50,8 +73,12 @@ class Config:
             networks on, for merging, tuning, fine-tuning and pruning together.
         finetune: training steps between merging and pruning.
         prune: options of :func:`pamerge.prune`, the same for all schemes.
+        tune: options of :func:`pamerge.compare_alphas`, for ``alpha = "tune"``.
+        mix: how often each combination of tasks is executed, such as ``{"A": 0.5, "A+B": 0.5}``; all alike if it is
+            left out.
         batch_size: of all training.
         seeds: one run for each.
+        problem1: also measure what the other tasks lose when one task alone is pruned.
     """
 
     name: str
@@ -64,8 +91,11 @@ class Config:
     effort: int = 10_000
     finetune: int = 200
     prune: Mapping[str, Any] = field(default_factory=dict)
+    tune: Mapping[str, Any] = field(default_factory=dict)
+    mix: Mapping[str, float] | None = None
     batch_size: int = 64
     seeds: tuple[int, ...] = (0,)
+    problem1: Problem1 | None = None
 
 
 def read_config(path: str | Path) -> Config:
@@ -74,57 +104,53 @@ def read_config(path: str | Path) -> Config:
     Raises:
         PamergeError: the file is missing or malformed, or a key is unknown, missing or of the wrong type.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise PamergeError(f"There is no file {path}.")
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PamergeError(f"{path} is not valid TOML: {error}.") from None
+    content = read_toml(path)
     try:
         return parse_config(content)
     except PamergeError as error:
         raise PamergeError(f"{path}: {error}") from None
 
 
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The content of a TOML file."""
+    path = Path(path)
+    if not path.is_file():
+        raise PamergeError(f"There is no file {path}.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PamergeError(f"{path} is not valid TOML: {error}.") from None
+
+
 def parse_config(content: Mapping[str, Any]) -> Config:
     """Check the content of a TOML file."""
-    _check_keys(content, Config, "")
     values = dict(content)
     for key in ("data", "network"):
-        values[key] = _choice(values[key], key)
+        if key in values:
+            values[key] = parse_choice(values[key], key)
     for key in ("schemes", "pruners"):
-        values[key] = _choices(values[key], key)
-    if "pretraining" in values:
-        section = values["pretraining"]
-        if not isinstance(section, Mapping):
-            raise PamergeError(f"pretraining is {section!r}; expected a table.")
-        _check_keys(section, Pretraining, "pretraining.")
-        values["pretraining"] = Pretraining(**section)
+        if key in values:
+            values[key] = _choices(values[key], key)
+    for key, kind in (("pretraining", Pretraining), ("problem1", Problem1)):
+        if key in values:
+            check_table(values[key], kind, key)
+            values[key] = kind(**values[key])
+    check_table(values, Config)
     if "seeds" in values:
         values["seeds"] = tuple(values["seeds"])
     config = Config(**values)
-    _check_numbers(config)
+    check_numbers(config)
+    if config.batch_size < 1:
+        raise PamergeError(f"batch_size = {config.batch_size!r}; expected a whole number from 1.")
+    if not config.seeds:
+        raise PamergeError("seeds = []; expected a list of whole numbers.")
+    if "/" in config.name or not config.name.strip():
+        raise PamergeError(f"name = {config.name!r}; expected something that a file can be called.")
     return config
 
 
-def _check_keys(content: Mapping[str, Any], of: type, prefix: str) -> None:
-    hints = get_type_hints(of)
-    known = {item.name: item for item in fields(of)}
-    for key, value in content.items():
-        if key not in known:
-            raise PamergeError(f"unknown key {prefix + key!r}; expected some of: {', '.join(known)}.")
-        expected = hints[key]
-        plain: Any = {int: int, float: (int, float), str: str}.get(expected)
-        if plain is not None and (not isinstance(value, plain) or isinstance(value, bool)):
-            raise PamergeError(f"{prefix}{key} = {value!r}; expected {expected.__name__}.")
-    required = [name for name, item in known.items() if item.default is item.default_factory]
-    missing = [name for name in required if name not in content]
-    if missing:
-        raise PamergeError(f"the key {prefix + missing[0]!r} is missing.")
-
-
-def _choice(value: Any, key: str) -> Choice:
+def parse_choice(value: Any, key: str) -> Choice:
+    """A name, or a table with a name and options."""
     if isinstance(value, str):
         return Choice(value)
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
@@ -132,17 +158,22 @@ def _choice(value: Any, key: str) -> Choice:
     return Choice(value["name"], {name: option for name, option in value.items() if name != "name"})
 
 
+def check_numbers(config: Any) -> None:
+    """Limits that an experiment and a merge have in common."""
+    for name in ("max_drop", "effort"):
+        value = getattr(config, name)
+        if value is not None and not value > 0:
+            raise PamergeError(f"{name} = {value!r}; expected a number above 0.")
+    if config.finetune < 0:
+        raise PamergeError(f"finetune = {config.finetune!r}; expected a whole number from 0.")
+
+
 def _choices(value: Any, key: str) -> tuple[Choice, ...]:
     if not isinstance(value, list) or not value:
         raise PamergeError(f"{key} = {value!r}; expected a list of names or tables.")
-    return tuple(_choice(item, f"{key}[{index}]") for index, item in enumerate(value))
-
-
-def _check_numbers(config: Config) -> None:
-    for name in ("max_drop", "effort", "batch_size"):
-        if not getattr(config, name) > 0:
-            raise PamergeError(f"{name} = {getattr(config, name)!r}; expected a number above 0.")
-    if config.finetune < 0:
-        raise PamergeError(f"finetune = {config.finetune!r}; expected a whole number from 0.")
-    if not config.seeds or not all(isinstance(seed, int) for seed in config.seeds):
-        raise PamergeError(f"seeds = {list(config.seeds)!r}; expected a list of whole numbers.")
+    choices = tuple(parse_choice(item, f"{key}[{index}]") for index, item in enumerate(value))
+    labels = [choice.label for choice in choices]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise PamergeError(f"{key} has two called {label!r}; expected a label of its own for each, as label = …")
+    return choices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,26 @@ import torch
 from torch import nn
 
 from pamerge import zoo
-from pamerge.data import Splits, celeba, digit_canvases, fashion_canvases, lfw, split_labels
+from pamerge.data import Splits, celeba, digit_canvases, fashion_canvases, folder_of, lfw, split_labels
 from pamerge.errors import PamergeError
-from pamerge.experiments.config import Choice
+from pamerge.experiments.config import Choice, parse_choice
+from pamerge.experiments.options import call
+from pamerge.information import Estimator, Gaussian, Mixture
 from pamerge.merging import MTZ, PAM, Scheme, Separate
 from pamerge.pruning import VIB, Magnitude, Pruner, Taylor
 
 TUNE = "tune"
 """``alpha = "tune"`` lets short pruning probes choose α for the mix."""
 
+CACHE = "pamerge-cache"
+"""Crops of faces are kept in this folder beside the images."""
+
+DATA: Mapping[str, Callable[..., Splits]] = {
+    "digits": digit_canvases,
+    "fashion": fashion_canvases,
+    "lfw": lfw,
+    "celeba": celeba,
+}
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": zoo.lenet5,
     "vgg16": zoo.vgg16,
@@ -28,25 +40,35 @@ NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
 }
 SCHEMES: Mapping[str, Callable[..., Scheme]] = {"separate": Separate, "mtz": MTZ, "pam": PAM}
 PRUNERS: Mapping[str, Callable[..., Pruner]] = {"taylor": Taylor, "vib": VIB, "magnitude": Magnitude}
+ESTIMATORS: Mapping[str, Callable[..., Estimator]] = {"gaussian": Gaussian, "mixture": Mixture}
 
 
-def make_data(choice: Choice, seed: int, folder: Path | None) -> Splits:
-    """Training, validation and test data."""
-    generator = torch.Generator().manual_seed(seed)
-    options = dict(choice.options)
-    match choice.name:
-        case "digits":
-            splits: Splits = call(digit_canvases, "data", options, generator=generator)
-            return splits
-        case "fashion":
-            splits = call(fashion_canvases, "data", options, folder=_given(folder, choice), generator=generator)
-            return splits
-        case "lfw" | "celeba":
-            parts = options.pop("tasks", 2)
-            loader = lfw if choice.name == "lfw" else celeba
-            splits = call(loader, "data", options, folder=_given(folder, choice), generator=generator)
-            return splits.with_tasks(split_labels(splits.train.names, parts))
-    raise PamergeError(f"data = {choice.name!r}; expected one of: digits, fashion, lfw, celeba.")
+def make_data(
+    choice: Choice, seed: int, folder: Path | None, on_progress: Callable[[int, int], None] | None = None
+) -> Splits:
+    """Training, validation and test data.
+
+    Args:
+        choice: the data set, with its options; ``tasks`` is the number of tasks of faces.
+        seed: decides the division.
+        folder: the downloaded files, or a folder that holds them in a folder with the data set's name.
+        on_progress: is told how many images of faces have been read, and of how many.
+    """
+    load = lookup(DATA, choice, "data")
+    options, given = dict(choice.options), {"generator": torch.Generator().manual_seed(seed)}
+    splits: Splits
+    if choice.name == "digits":
+        splits = call(load, "data", options, **given)
+        return splits
+    place = _given(folder, choice)
+    if choice.name == "fashion":
+        splits = call(load, "data", options, folder=place, **given)
+        return splits
+    parts = options.pop("tasks", 2)
+    if os.access(place, os.W_OK):
+        options.setdefault("cache_dir", str(place / CACHE))
+    splits = call(load, "data", options, folder=place, on_progress=on_progress, **given)
+    return splits.with_tasks(split_labels(splits.train.names, parts))
 
 
 def make_network(choice: Choice, outputs: int, input_size: tuple[int, ...], generator: torch.Generator) -> nn.Module:
@@ -59,16 +81,20 @@ def make_network(choice: Choice, outputs: int, input_size: tuple[int, ...], gene
     return network
 
 
-def make_scheme(choice: Choice) -> Scheme:
+def make_scheme(choice: Choice, key: str = "schemes") -> Scheme:
     """A merging scheme; α may still have to be tuned."""
-    options = {name: value for name, value in choice.options.items() if value != TUNE}
-    scheme: Scheme = call(lookup(SCHEMES, choice, "schemes"), f"schemes.{choice.name}", options)
+    options = {name: value for name, value in choice.options.items() if name != "label" and value != TUNE}
+    factory = lookup(SCHEMES, choice, key)
+    if "estimator" in options and "estimator" in inspect.signature(factory).parameters:
+        options["estimator"] = _make(ESTIMATORS, options["estimator"], f"{key}.{choice.name}.estimator")
+    scheme: Scheme = call(factory, f"{key}.{choice.name}", options)
     return scheme
 
 
-def make_pruner(choice: Choice) -> Pruner:
+def make_pruner(choice: Choice, key: str = "pruners") -> Pruner:
     """A pruner."""
-    pruner: Pruner = call(lookup(PRUNERS, choice, "pruners"), f"pruners.{choice.name}", choice.options)
+    options = {name: value for name, value in choice.options.items() if name != "label"}
+    pruner: Pruner = call(lookup(PRUNERS, choice, key), f"{key}.{choice.name}", options)
     return pruner
 
 
@@ -79,16 +105,14 @@ def lookup(registry: Mapping[str, Callable[..., Any]], choice: Choice, key: str)
     return registry[choice.name]
 
 
-def call(function: Callable[..., Any], key: str, options: Mapping[str, Any], **given: Any) -> Any:
-    """Call with a configuration's options; one that the function does not know is an error that names its key."""
-    known = set(inspect.signature(function).parameters) - set(given)
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise PamergeError(f"unknown key {key + '.' + unknown[0]!r}; expected some of: {', '.join(sorted(known))}.")
-    return function(**given, **options)
+def _make(registry: Mapping[str, Callable[..., Any]], value: Any, key: str) -> Any:
+    choice = parse_choice(value, key)
+    return call(lookup(registry, choice, key), key, choice.options)
 
 
 def _given(folder: Path | None, choice: Choice) -> Path:
     if folder is None:
         raise PamergeError(f"data = {choice.name!r} needs a folder with the downloaded files; expected --data FOLDER.")
-    return folder
+    if not folder.is_dir():
+        raise PamergeError(f"There is no folder {folder}; expected the downloaded files of {choice.name} there.")
+    return folder_of(choice.name, folder)

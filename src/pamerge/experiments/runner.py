@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import platform
 import resource
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,38 +19,40 @@ from torch import nn
 from torch.nn import functional
 
 from pamerge.data import MultitaskDataset, Splits
-from pamerge.errors import PamergeError
 from pamerge.experiments.config import Choice, Config
+from pamerge.experiments.describe import network_record
 from pamerge.experiments.metrics import sharing_ratios
-from pamerge.experiments.registry import TUNE, make_data, make_network, make_pruner, make_scheme
-from pamerge.experiments.store import Store
-from pamerge.merging import PAM, Material, prepare
-from pamerge.network.files import write_atomically
+from pamerge.experiments.problem1 import prune_one_task, pruned_task
+from pamerge.experiments.registry import (
+    DATA,
+    NETWORKS,
+    lookup,
+    make_data,
+    make_network,
+    make_pruner,
+    make_scheme,
+)
+from pamerge.experiments.stages import Setting, check_mix, check_stage_options, pruned, pruned_depends_on
+from pamerge.experiments.store import Event, Store, Watch
+from pamerge.merging import Material, prepare
+from pamerge.network.files import save, write_atomically
 from pamerge.network.network import MultitaskNetwork
-from pamerge.pruning import prune
 from pamerge.tasks import all_subsets
-from pamerge.training import MultiLabel, Objective, evaluate, finetune
-from pamerge.tuning import compare_alphas
+from pamerge.training import MultiLabel, Objective, evaluate
+from pamerge.training.finetune import seeded
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One seed of an experiment with one pruner."""
+class SplitLoaders:
+    """Batches of an experiment's data: new loaders for every stage, in an order that depends on the seed alone."""
 
-    config: Config
-    pruner: Choice
-    seed: int
-    store: Store
     splits: Splits
-    networks: Mapping[str, nn.Module]
-    objectives: Mapping[str, Objective]
-    reference: Mapping[str, float]
-    basis: Mapping[str, Any]
-    """What all results of the cell depend on."""
+    batch_size: int
+    seed: int
 
     def train(self) -> Any:
-        """Training batches in an order that depends on the seed alone."""
-        return self.splits.train.loader(self.config.batch_size, shuffle=torch.Generator().manual_seed(self.seed))
+        """Training batches in random order."""
+        return self.splits.train.loader(self.batch_size, shuffle=torch.Generator().manual_seed(self.seed))
 
     def validation(self) -> Any:
         """Validation batches."""
@@ -62,32 +63,65 @@ class Cell:
         return self.splits.train.loader(500)
 
 
-def run(config: Config, folder: str | Path, *, data: Path | None = None) -> list[dict[str, Any]]:
+def run(
+    config: Config,
+    folder: str | Path,
+    *,
+    data: Path | None = None,
+    watch: Watch | None = None,
+    progress: bool = False,
+) -> list[dict[str, Any]]:
     """Run an experiment and return a result for every pruner and seed.
 
     Args:
         config: the experiment.
-        folder: where stages and results are kept; a run that was killed goes on from there.
+        folder: where stages, results and pruned networks are kept; a run that was killed goes on from there.
         data: the folder with downloaded data, for data sets that need one.
+        watch: is told which stage begins, was done before, or ends.
+        progress: show how fine-tuning and pruning get on.
     """
     folder = Path(folder)
-    for choice in config.schemes:  # mistakes come to light before anything is trained
-        make_scheme(choice)
+    _check(config)
+    several = len(config.seeds) > 1
     results = []
     for seed in config.seeds:
+        splits = make_data(config.data, seed, data)
         for pruner in config.pruners:
-            make_pruner(pruner)
-            cell = _cell(config, pruner, seed, Store(folder / "stages"), data)
-            result = _result(cell)
+            store = Store(folder / "stages", _prefixed(watch, f"seed {seed}, ") if several else watch)
+            setting = _setting(config, splits, pruner, seed, store, progress)
+            name = f"{pruner.label}-seed{seed}"
+            result = _result(config, setting, splits, folder / "networks", name)
             (folder / "results").mkdir(parents=True, exist_ok=True)
-            path = folder / "results" / f"{config.name}-{pruner.name}-seed{seed}.json"
+            path = folder / "results" / f"{config.name}-{name}.json"
             write_atomically(path, (json.dumps(result, indent=1) + "\n").encode())
             results.append(result)
     return results
 
 
-def _cell(config: Config, pruner: Choice, seed: int, store: Store, data: Path | None) -> Cell:
-    splits = make_data(config.data, seed, data)
+def _check(config: Config) -> None:
+    """Mistakes come to light before anything is trained."""
+    lookup(DATA, config.data, "data")
+    lookup(NETWORKS, config.network, "network")
+    for choice in config.schemes:
+        make_scheme(choice)
+    for choice in config.pruners:
+        make_pruner(choice)
+    check_stage_options(config.prune, config.tune)
+
+
+def _prefixed(watch: Watch | None, prefix: str) -> Watch | None:
+    def tell(event: Event) -> None:
+        if watch is not None:
+            watch(replace(event, stage=prefix + event.stage))
+
+    return tell
+
+
+def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: Store, progress: bool) -> Setting:
+    tasks = list(splits.train.tasks)
+    check_mix(config.mix, tasks)
+    if config.problem1 is not None:
+        pruned_task(config.problem1, tasks)
     basis = {
         "data": asdict(config.data),
         "network": asdict(config.network),
@@ -97,10 +131,30 @@ def _cell(config: Config, pruner: Choice, seed: int, store: Store, data: Path | 
     }
     networks = _pretrained(config, splits, store, basis, seed)
     objectives: dict[str, Objective] = {task: MultiLabel() for task in networks}
+    loaders = SplitLoaders(splits, config.batch_size, seed)
     reference = store.json(
-        "reference", basis, lambda: evaluate(dict(networks), splits.validation.loader(500), objectives)
+        "reference",
+        basis,
+        lambda: evaluate(dict(networks), loaders.validation(), objectives),
+        "evaluate the original networks on validation data",
     )
-    return Cell(config, pruner, seed, store, splits, networks, objectives, reference, basis)
+    return Setting(
+        networks=networks,
+        objectives=objectives,
+        reference=reference,
+        loaders=loaders,
+        pruner=pruner,
+        max_drop=config.max_drop,
+        effort=config.effort,
+        finetune=config.finetune,
+        prune=config.prune,
+        tune=config.tune,
+        mix=config.mix,
+        seed=seed,
+        store=store,
+        basis=basis,
+        progress=progress,
+    )
 
 
 def _pretrained(
@@ -110,24 +164,27 @@ def _pretrained(
     tasks = splits.train.tasks
     start: Mapping[str, torch.Tensor] | None = None
     settings = config.pretraining
+    untrained = {task: _untrained(config, splits.train, task, seed) for task in tasks}  # or mistakes in options
     if settings.common_epochs:
         everything = splits.train.with_tasks({"all": tuple(label for labels in tasks.values() for label in labels)})
         start = store.tensors(
-            "common", basis, lambda: _train(config, everything, "all", None, settings.common_epochs, seed)
+            "common",
+            basis,
+            lambda: _train(config, everything, "all", None, settings.common_epochs, seed),
+            "train a common network",
         )
-    networks: dict[str, nn.Module] = {}
-    for number, task in enumerate(tasks):
+    for number, (task, network) in enumerate(untrained.items()):
         weights = store.tensors(
             f"pretrain-{task}",
             {**basis, "task": task},
             lambda task=task, number=number: _train(  # type: ignore[misc]
                 config, splits.train, task, start, settings.epochs, 1000 * (number + 1) + seed
             ),
+            f"train the network of {task}",
         )
-        network = _untrained(config, splits.train, task, seed)
         network.load_state_dict(dict(weights))
-        networks[task] = network.eval()
-    return networks
+        network.eval()
+    return untrained
 
 
 def _untrained(config: Config, data: MultitaskDataset, task: str, seed: int) -> nn.Module:
@@ -144,7 +201,6 @@ def _train(
     seed: int,
 ) -> dict[str, torch.Tensor]:
     """Train one network; weights that fit (all but the output layer) come from ``start``."""
-    torch.manual_seed(seed)
     network = _untrained(config, data, task, seed)
     if start is not None:
         own = network.state_dict()
@@ -153,38 +209,50 @@ def _train(
     optimizer = torch.optim.Adam(network.parameters(), config.pretraining.lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.pretraining.lr, total_steps=epochs * len(loader))
     network.train()
-    for _ in range(epochs):
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            loss = functional.binary_cross_entropy_with_logits(network(inputs), targets[task])
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+    with seeded(seed):
+        for _ in range(epochs):
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                loss = functional.binary_cross_entropy_with_logits(network(inputs), targets[task])
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                schedule.step()
     return network.state_dict()
 
 
-def _result(cell: Cell) -> dict[str, Any]:
-    material = prepare(cell.networks, cell.calibration(), objectives=cell.objectives, train=cell.train())
-    test = cell.splits.test.loader(500)
-    originals = cell.store.json("originals", cell.basis, lambda: evaluate(dict(cell.networks), test, cell.objectives))
+def _result(config: Config, setting: Setting, splits: Splits, networks: Path, name: str) -> dict[str, Any]:
+    loaders = setting.loaders
+    material = prepare(setting.networks, loaders.calibration(), objectives=setting.objectives, train=loaders.train())
+    test = splits.test.loader(500)
+    originals = setting.store.json(
+        "originals",
+        setting.basis,
+        lambda: evaluate(dict(setting.networks), test, setting.objectives),
+        "evaluate the original networks on test data",
+    )
     schemes = {}
-    for choice in cell.config.schemes:
-        network, notes = _pruned(cell, material, choice)
-        schemes[choice.options.get("label", choice.name)] = {
+    for choice in config.schemes:
+        network, notes = pruned(setting, material, choice)
+        schemes[choice.label] = {
             "flops": {str(tasks): network.flops(tasks) for tasks in all_subsets(network.tasks)},
-            "metric": evaluate(network, test, cell.objectives),
+            "metric": _tested(setting, choice, network, test),
             "sharing": sharing_ratios(network),
+            **network_record(network),
             **notes,
         }
+        if config.problem1 is not None:
+            schemes[choice.label]["problem1"] = prune_one_task(setting, material, choice, config.problem1)
+        networks.mkdir(parents=True, exist_ok=True)
+        save(network, networks / f"{config.name}-{choice.label}-{name}.pam")
     return {
-        "experiment": cell.config.name,
-        "network": cell.config.network.name,
-        "pruner": cell.pruner.name,
-        "seed": cell.seed,
-        "tasks": list(cell.networks),
-        "budget": cell.config.max_drop,
+        "experiment": config.name,
+        "network": config.network.name,
+        "pruner": setting.pruner.label,
+        "seed": setting.seed,
+        "tasks": list(setting.networks),
+        "budget": config.max_drop,
         "reference": originals,
-        "original_flops": {task: material.side_by_side().flops(task) for task in cell.networks},
+        "original_flops": _original_flops(material),
         "schemes": schemes,
         "environment": {
             "torch": torch.__version__,
@@ -195,74 +263,15 @@ def _result(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _pruned(cell: Cell, material: Material, choice: Choice) -> tuple[MultitaskNetwork, dict[str, Any]]:
-    """Merge, fine-tune and prune with one scheme; kept under a hash of all that it depends on."""
-    config = cell.config
-    depends_on = {
-        **cell.basis,
-        "scheme": asdict(choice),
-        "pruner": asdict(cell.pruner),
-        "max_drop": config.max_drop,
-        "effort": config.effort,
-        "finetune": config.finetune,
-        "prune": dict(config.prune),
-    }
-
-    def make() -> tuple[MultitaskNetwork, dict[str, Any]]:
-        start = time.perf_counter()
-        scheme, spent, notes = _tuned(cell, choice)
-        network = scheme.merge(material)
-        spent += network.merging.task_batches if network.merging is not None else 0
-        if config.finetune:
-            spent += finetune(
-                network, cell.train(), cell.objectives, steps=config.finetune, seed=cell.seed, progress=False
-            ).task_batches
-        if spent >= config.effort:
-            raise PamergeError(f"effort = {config.effort}; {choice.name} used {spent} task-batches before pruning.")
-        path = prune(
-            network,
-            cell.train(),
-            cell.validation(),
-            cell.objectives,
-            pruner=make_pruner(cell.pruner),
-            max_drop=config.max_drop,
-            reference=cell.reference,
-            effort=config.effort - spent,
-            checkpoint=cell.store.path("pruning", depends_on, ".checkpoint"),
-            seed=cell.seed,
-            progress=False,
-            **config.prune,
-        )
-        notes |= {
-            "validation": dict(path.final),
-            "task_batches": spent + path.task_batches,
-            "seconds": time.perf_counter() - start,
-            "stopped": path.stopped,
-            "path": [{"flops": dict(step.flops), "metrics": dict(step.metrics)} for step in path.steps],
-        }
-        return network, notes
-
-    return cell.store.network("pruned", depends_on, make)
+def _original_flops(material: Material) -> dict[str, int]:
+    network = material.side_by_side()
+    return {task: network.flops(task) for task in material.networks}
 
 
-def _tuned(cell: Cell, choice: Choice) -> tuple[Any, int, dict[str, Any]]:
-    """The scheme, with α tuned if the configuration asks for it; the effort that this took; and what to record."""
-    scheme = make_scheme(choice)
-    if choice.options.get("alpha") != TUNE or not isinstance(scheme, PAM):
-        alpha = scheme.alpha if isinstance(scheme, PAM) else None
-        return scheme, 0, {} if alpha is None else {"alpha": alpha}
-    tuning = compare_alphas(
-        cell.networks,
-        cell.calibration(),
-        cell.train(),
-        cell.validation(),
-        cell.objectives,
-        pruner=make_pruner(cell.pruner),
-        max_drop=cell.config.max_drop,
-        scheme=replace(scheme, alpha=0.05),
-        progress=False,
-        seed=cell.seed,
+def _tested(setting: Setting, choice: Choice, network: MultitaskNetwork, test: Any) -> dict[str, Any]:
+    return setting.store.json(
+        "tested",
+        pruned_depends_on(setting, choice),
+        lambda: evaluate(network, test, setting.objectives),
+        f"{choice.label}: evaluate on test data",
     )
-    probes = {probe.name: probe.cost for probe in tuning.probes}
-    spent = sum(probe.task_batches for probe in tuning.probes)
-    return tuning.best, spent, {"alpha": tuning.best.alpha, "probes": probes}

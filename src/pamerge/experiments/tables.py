@@ -35,6 +35,17 @@ def gain_rows(results: Sequence[Mapping[str, Any]], scheme: str) -> list[list[st
     return rows
 
 
+def problem1_rows(result: Mapping[str, Any], scheme: str) -> list[list[str]]:
+    """A row for each removal from one task's subgraph: what that task costs, and what each task still achieves."""
+    found = result["schemes"][scheme]["problem1"]
+    tasks = result["tasks"]
+    rows = [[f"MFLOPs {found['task']}", *(f"metric {task}" for task in tasks)]]
+    for step in found["series"]:
+        cost = step["flops"][found["task"]] / 1e6
+        rows.append([f"{cost:.3g}", *(f"{100 * step['metrics'][task]:.2f} %" for task in tasks)])
+    return rows
+
+
 def markdown(rows: Sequence[Sequence[str]]) -> str:
     """Rows as a Markdown table; the first is the head."""
     head, *body = rows

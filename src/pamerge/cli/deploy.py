@@ -1,15 +1,13 @@
-"""The command line: a thin layer over the API."""
+"""Commands that export a network and time it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pamerge_runtime import BundleError
 
 from pamerge.deploy import chart as draw
 from pamerge.deploy import export_onnx, measure, table
@@ -17,20 +15,7 @@ from pamerge.errors import PamergeError
 from pamerge.network import load
 from pamerge.network.files import write_atomically
 
-app = typer.Typer(
-    help="Merge trained networks into one in which any subset of tasks runs at minimal cost.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
-
-@app.callback()
-def _commands() -> None:
-    """Keeps commands by name even while there are few."""
-
-
-@app.command()
 def export(
     network: Annotated[Path, typer.Argument(help="A network that pamerge.save wrote.")],
     folder: Annotated[Path, typer.Argument(help="The bundle to write.")],
@@ -48,7 +33,6 @@ def export(
     )
 
 
-@app.command()
 def bench(
     folder: Annotated[Path, typer.Argument(help="A bundle.")],
     against: Annotated[
@@ -84,19 +68,3 @@ def bench(
         write_atomically(json_file, (content + "\n").encode())
     if chart is not None:
         draw(found, chart)
-
-
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a user's mistake is one clear message and exit code 2."""
-    try:
-        app(arguments)
-    except (PamergeError, BundleError) as error:
-        typer.echo(f"pamerge: {error}", err=True)
-        sys.exit(2)
-    except OSError as error:
-        typer.echo(f"pamerge: {error.filename or ''}: {error.strerror or error}", err=True)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

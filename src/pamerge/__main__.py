@@ -1,0 +1,5 @@
+"""``python -m pamerge``."""
+
+from pamerge.cli import main
+
+main()

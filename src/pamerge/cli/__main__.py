@@ -1,0 +1,5 @@
+"""``python -m pamerge.cli``."""
+
+from pamerge.cli import main
+
+main()

@@ -1,0 +1,274 @@
+"""From original networks to a pruned one with one scheme: tune → merge → fine-tune → prune, each stage kept.
+
+A killed run goes on: finished stages are read, fine-tuning and pruning go on from their checkpoints, and every stage
+starts from random states of its own, so that the end is the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from torch import nn
+
+from pamerge.errors import PamergeError
+from pamerge.experiments.config import Choice
+from pamerge.experiments.describe import information_record
+from pamerge.experiments.options import check_options
+from pamerge.experiments.registry import TUNE, make_pruner, make_scheme
+from pamerge.experiments.store import Store
+from pamerge.merging import PAM, Material
+from pamerge.merging.regroup import Overlap
+from pamerge.network.network import MultitaskNetwork
+from pamerge.pruning import prune
+from pamerge.pruning.ranking import resolve_mix
+from pamerge.training import Objective, finetune
+from pamerge.training.finetune import seeded
+from pamerge.tuning import compare_alphas
+
+Notes = dict[str, Any]
+
+GIVEN = {"networks", "network", "train", "validation", "calibration", "objectives", "pruner", "max_drop", "mix", "seed"}
+GIVEN_TO_PRUNE = GIVEN | {"reference", "effort", "checkpoint", "progress", "optimizer", "fabric", "teachers", "distill"}
+GIVEN_TO_TUNE = GIVEN | {"scheme", "progress"}
+"""What a configuration cannot choose in its tables of options for pruning and tuning."""
+
+
+class Loaders(Protocol):
+    """Where batches come from. Every call starts from the same random state, whatever was read before."""
+
+    def train(self) -> Any:
+        """Training batches."""
+
+    def validation(self) -> Any:
+        """Batches that the budget is checked on."""
+
+    def calibration(self) -> Any:
+        """Batches that information is measured on."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all schemes have in common.
+
+    Attributes:
+        networks: the original networks.
+        objectives: the loss and metric of each task.
+        reference: the original networks' validation metrics.
+        loaders: the data.
+        pruner: the pruner.
+        max_drop: the budget.
+        effort: the limit of task-batches, or None.
+        finetune: training steps between merging and pruning.
+        prune: further options of :func:`pamerge.prune`.
+        tune: further options of :func:`pamerge.compare_alphas`.
+        mix: how often each combination of tasks is executed; None if they are all alike.
+        seed: for all that is left to chance.
+        store: where stages are kept.
+        basis: everything else that the results depend on.
+        progress: show how fine-tuning and pruning get on.
+    """
+
+    networks: Mapping[str, nn.Module]
+    objectives: Mapping[str, Objective]
+    reference: Mapping[str, float]
+    loaders: Loaders
+    pruner: Choice
+    max_drop: float
+    effort: int | None
+    finetune: int
+    prune: Mapping[str, Any]
+    tune: Mapping[str, Any]
+    mix: Mapping[str, float] | None
+    seed: int
+    store: Store
+    basis: Mapping[str, Any]
+    progress: bool = False
+
+    def preferences(self) -> dict[str, Any]:
+        """The mix and the options of tuning, as something that stages depend on."""
+        mix = {} if self.mix is None else {"mix": dict(self.mix)}
+        return mix | ({"tune": dict(self.tune)} if self.tune else {})
+
+
+def check_stage_options(for_prune: Mapping[str, Any], for_tune: Mapping[str, Any]) -> None:
+    """Options of a configuration's tables for pruning and tuning."""
+    check_options(prune, "prune", for_prune, GIVEN_TO_PRUNE)
+    check_options(compare_alphas, "tune", tune_options(for_tune), GIVEN_TO_TUNE)
+
+
+def tune_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of tuning; TOML has no None, so that ``false`` among the zips stands for it."""
+    found = dict(options)
+    if isinstance(found.get("zips"), list):
+        found["zips"] = [None if value is False else value for value in found["zips"]]
+    return found
+
+
+def check_mix(mix: Any, tasks: Iterable[str]) -> None:
+    """A mix must be of known tasks."""
+    try:
+        resolve_mix(mix, tasks)
+    except PamergeError as error:
+        raise PamergeError(f"mix: {error}") from None
+
+
+def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
+    """The network that a scheme ends with, and what it took."""
+    depends_on = pruned_depends_on(setting, choice)
+    title, store = f"{choice.label}: prune with {setting.pruner.label}", setting.store
+    if store.has_network("pruned", depends_on):  # then nothing that led to it is needed
+        return store.network("pruned", depends_on, _nothing, title)
+    network, before = finetuned(setting, material, choice)
+    checkpoint = store.path("pruning", depends_on, ".checkpoint")
+    spent = before.pop("task_batches")
+    if setting.effort is not None and spent >= setting.effort:
+        raise PamergeError(f"effort = {setting.effort}; {choice.label} used {spent} task-batches before pruning.")
+
+    def make() -> tuple[MultitaskNetwork, Notes]:
+        path = prune(
+            network,
+            setting.loaders.train(),
+            setting.loaders.validation(),
+            setting.objectives,
+            pruner=make_pruner(setting.pruner),
+            max_drop=setting.max_drop,
+            reference=setting.reference,
+            mix=setting.mix,
+            effort=None if setting.effort is None else setting.effort - spent,
+            checkpoint=checkpoint,
+            seed=setting.seed,
+            progress=setting.progress,
+            **setting.prune,
+        )
+        return network, before | {
+            "validation": dict(path.final),
+            "task_batches": spent + path.task_batches,
+            "seconds": before["seconds"] + path.seconds,
+            "stopped": path.stopped,
+            "path": [{"flops": dict(step.flops), "metrics": dict(step.metrics)} for step in path.steps],
+        }
+
+    found = store.network("pruned", depends_on, make, title)
+    checkpoint.unlink(missing_ok=True)  # the stage itself is kept
+    return found
+
+
+def pruned_depends_on(setting: Setting, choice: Choice) -> dict[str, Any]:
+    """Everything that the result of :func:`pruned` depends on."""
+    return {
+        **setting.basis,
+        **setting.preferences(),
+        "scheme": asdict(choice),
+        "pruner": asdict(setting.pruner),
+        "max_drop": setting.max_drop,
+        "effort": setting.effort,
+        "finetune": setting.finetune,
+        "prune": dict(setting.prune),
+    }
+
+
+def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
+    """The network of a scheme before pruning, whatever the pruner and the budget."""
+    scheme, notes = tuned(setting, choice)
+    settled = replace(choice, options={**choice.options, **notes.get("chosen", {})})
+    basis = {**setting.basis, "scheme": asdict(settled)}
+    network, merging = _merged(setting, material, scheme, settled, basis)
+    notes["task_batches"] += merging["task_batches"]
+    notes["seconds"] += merging["seconds"]
+    notes |= {name: merging[name] for name in ("merging", "information")}
+    if not setting.finetune:
+        return network, notes
+    depends_on = {**basis, "finetune": setting.finetune}
+    checkpoint = setting.store.path("finetuning", depends_on, ".checkpoint")
+
+    def make() -> tuple[MultitaskNetwork, Notes]:
+        result = finetune(
+            network,
+            setting.loaders.train(),
+            setting.objectives,
+            steps=setting.finetune,
+            checkpoint=checkpoint,
+            seed=setting.seed,
+            progress=setting.progress,
+        )
+        return network, {"task_batches": result.task_batches, "seconds": result.seconds}
+
+    network, training = setting.store.network("finetuned", depends_on, make, f"{choice.label}: fine-tune")
+    checkpoint.unlink(missing_ok=True)
+    notes["task_batches"] += training["task_batches"]
+    notes["seconds"] += training["seconds"]
+    return network, notes
+
+
+def _merged(
+    setting: Setting, material: Material, scheme: Any, settled: Choice, depends_on: Mapping[str, Any]
+) -> tuple[MultitaskNetwork, Notes]:
+    def make() -> tuple[MultitaskNetwork, Notes]:
+        start = time.perf_counter()
+        fresh = replace(material, calibration=setting.loaders.calibration(), train=setting.loaders.train())
+        with seeded(setting.seed):
+            network: MultitaskNetwork = scheme.merge(fresh)
+        merging = network.merging
+        return network, {
+            "task_batches": 0 if merging is None else merging.task_batches,
+            "seconds": time.perf_counter() - start,
+            "merging": str(merging).splitlines(),
+            "information": {} if merging is None else information_record(merging, overlap=_overlap(scheme)),
+        }
+
+    return setting.store.network("merged", depends_on, make, f"{settled.label}: merge")
+
+
+def tuned(setting: Setting, choice: Choice) -> tuple[Any, Notes]:
+    """The scheme, with α tuned if the configuration asks for it, and what to record."""
+    scheme = make_scheme(choice)
+    notes: Notes = {"task_batches": 0, "seconds": 0.0}
+    if not isinstance(scheme, PAM):
+        return scheme, notes
+    if choice.options.get("alpha") != TUNE:
+        return scheme, {**notes, "alpha": scheme.alpha}
+    depends_on = {
+        **setting.basis,
+        **setting.preferences(),
+        "scheme": asdict(choice),
+        "pruner": asdict(setting.pruner),
+        "max_drop": setting.max_drop,
+    }
+
+    def make() -> Notes:
+        with seeded(setting.seed):
+            found = compare_alphas(
+                setting.networks,
+                setting.loaders.calibration(),
+                setting.loaders.train(),
+                setting.loaders.validation(),
+                setting.objectives,
+                pruner=make_pruner(setting.pruner),
+                max_drop=setting.max_drop,
+                mix=setting.mix,
+                scheme=scheme,
+                progress=False,
+                seed=setting.seed,
+                **tune_options(setting.tune),
+            )
+        return {
+            "chosen": {name: getattr(found.best, name) for name in ("alpha", "overlap", "zip")},
+            "probes": {probe.name: {"drop": probe.drop, "cost": probe.cost} for probe in found.probes},
+            "task_batches": sum(probe.task_batches for probe in found.probes),
+            "seconds": sum(probe.seconds for probe in found.probes),
+        }
+
+    notes = setting.store.json("tuned", depends_on, make, f"{choice.label}: tune α for {setting.pruner.label}")
+    chosen = replace(scheme, **notes["chosen"])
+    return chosen, {**notes, "alpha": chosen.alpha}
+
+
+def _overlap(scheme: Any) -> Overlap:
+    return scheme.overlap if isinstance(scheme, PAM) else "origin"
+
+
+def _nothing() -> tuple[MultitaskNetwork, Notes]:
+    raise AssertionError("the stage is stored")
