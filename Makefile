@@ -39,7 +39,7 @@ benchmarks: setup
 
 # the documentation as a static site in site/; a warning is an error
 docs: $(VENV)/.docs-installed
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 $(VENV)/.docs-installed: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from test_layout_of_the_code import ORDER
 
 import pamerge
 from pamerge.graph import ops as op_table
@@ -108,6 +109,24 @@ def test_the_numbers_of_the_theory_are_those_that_were_measured() -> None:
         assert shown.strip() == text, "run scripts/theory_table.py --table"
 
 
+def test_what_the_theory_says_about_its_numbers_is_so() -> None:
+    table = script("theory_table")
+    separate, pam, shared = table.SCHEMES
+    found = json.loads(table.RESULTS.read_text())["runs"]
+
+    def mean(scheme: str, layer: str, condition: str) -> float:
+        return sum(run["schemes"][scheme]["fine-tuned"]["layers"][layer][condition] for run in found) / len(found)
+
+    for layer in ("conv1", "conv2", "fc3", "fc4"):
+        for task in ("a", "b"):
+            assert mean(pam, layer, f"misplaced_{task}") < mean(separate, layer, f"misplaced_{task}")
+            assert mean(pam, layer, f"relevant_{task}") < mean(separate, layer, f"relevant_{task}")
+            assert mean(pam, layer, f"private_{task}") < 0.6 * mean(shared, layer, f"private_{task}")
+            assert mean(separate, layer, f"private_{task}") == mean(shared, layer, f"misplaced_{task}") == 0
+            assert abs(mean(pam, layer, "co_information")) < 0.1 * mean(pam, layer, f"relevant_{task}")
+    assert max(mean(pam, "fc4", "private_a"), mean(pam, "fc4", "private_b")) < 0.05
+
+
 def test_the_pictures_are_those_that_the_script_draws() -> None:
     images = script("docs_images")
     drawn = images.pictures(json.loads(images.RESULTS.read_text()))
@@ -116,13 +135,18 @@ def test_the_pictures_are_those_that_the_script_draws() -> None:
         assert (images.IMAGES / name).read_text() == picture, "run scripts/docs_images.py"
 
 
+def test_the_tree_in_the_architecture_is_in_the_order_of_imports() -> None:
+    tree = (DOCS / "architecture.md").read_text().split("```text\nsrc/pamerge/\n")[1].split("runtime/")[0]
+    assert re.findall(r"^  (\w+)", tree, re.M) == [part for part in ORDER if not part.startswith("_")]
+
+
 def test_the_reference_has_everything_that_is_public() -> None:
     listed = re.findall(r"^::: ([\w.]+)$", (DOCS / "reference.md").read_text(), re.M)
-    missing = {f"pamerge.{name}" for name in pamerge.__all__ if not name.startswith("_")} - set(listed)
+    found = []
+    for module, _, name in (path.rpartition(".") for path in listed):
+        found.append(getattr(importlib.import_module(module), name))
+    missing = [name for name in pamerge.__all__ if name != "__version__" and getattr(pamerge, name) not in found]
     assert not missing
-    for path in listed:
-        module, _, name = path.rpartition(".")
-        assert hasattr(importlib.import_module(module), name), path
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

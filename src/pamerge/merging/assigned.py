@@ -16,8 +16,7 @@ class Assigned:
 
     Attributes:
         choose: from a junction, in which every neuron still has the task of its own network, to the tasks of each
-        neuron. Neurons
-            that it leaves out are dropped.
+            neuron. Neurons that it leaves out are dropped.
 
     >>> def share_all(junction):
     ...     return {neuron: {"age", "gender"} for neuron in junction.task_sets()}

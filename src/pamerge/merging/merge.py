@@ -39,8 +39,7 @@ def merge(
     Args:
         networks: a network for each task, in eval mode; they are left as they are.
         calibration: an iterable of ``(inputs, targets)`` batches such as a DataLoader; ``targets`` maps a task to
-        its labels. Batches
-            without labels (just ``inputs``) do for schemes that need none.
+            its labels. Batches without labels (just ``inputs``) do for schemes that need none.
         scheme: how to merge; :class:`PAM` with its defaults if it is left out.
         objectives: the kind of each task; by default it is read off the labels.
         train: training batches, for schemes that fine-tune while they merge.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pamerge.errors import PamergeError
+from pamerge.merging.between_layers import BetweenLayers
 from pamerge.merging.material import Material
 from pamerge.merging.result import Merging
 from pamerge.merging.zipper import zip_network
 from pamerge.network.network import MultitaskNetwork
 from pamerge.tasks import TaskSet
-from pamerge.training import Objective, finetune, infer_objectives
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,9 @@ class MTZ:
 
     def merge(self, material: Material) -> MultitaskNetwork:
         """The zipped network."""
-        self._check(material)
+        self._check()
         start = time.perf_counter()
         network = material.side_by_side()
-        everyone = TaskSet(network.tasks)
         network.regroup(
             {
                 name: dict.fromkeys(junction.task_sets(), TaskSet(t for group in junction.groups for t in group))
@@ -51,17 +49,7 @@ class MTZ:
                 if not junction.fixed
             }
         )
-        objectives = self._objectives(material, everyone) if self.steps else {}
-
-        task_batches = 0
-
-        def tune() -> None:
-            nonlocal task_batches
-            if self.steps and material.train is not None:
-                options = {"steps": self.steps, "lr": self.lr, "seed": self.seed, "progress": False}
-                found = finetune(network, material.train, objectives, **options)  # type: ignore[arg-type]
-                task_batches += found.task_batches
-
+        tune = BetweenLayers(network, material, self.steps, self.lr, self.seed, "MTZ")
         zipped = zip_network(network, material.calibration, samples=self.samples, share=self.share, after_layer=tune)
         self._part(network)
         network.merging = Merging(
@@ -69,7 +57,7 @@ class MTZ:
             material.alignment,
             seconds=time.perf_counter() - start,
             zipped=tuple(zipped),
-            task_batches=task_batches,
+            task_batches=tune.task_batches,
         )
         return network
 
@@ -85,22 +73,8 @@ class MTZ:
         if any(changes.values()):
             network.restrict({name: found for name, found in changes.items() if found})
 
-    def _check(self, material: Material) -> None:
+    def _check(self) -> None:
         if not 0 <= self.share <= 1:
             raise PamergeError(f"share={self.share!r}; expected a share from 0 to 1.")
-        if self.steps < 0 or self.samples < 1:
-            raise PamergeError(
-                f"steps={self.steps!r}, samples={self.samples!r}; expected steps from 0, samples from 1."
-            )
-        if self.steps and material.train is None:
-            raise PamergeError(
-                "MTZ fine-tunes after each layer and has no training data; expected merge(…, train=…), or MTZ(steps=0)."
-            )
-
-    def _objectives(self, material: Material, tasks: TaskSet) -> Mapping[str, Objective]:
-        if material.objectives is not None:
-            return material.objectives
-        for _, targets in material.calibration:
-            if tasks.issubset(targets):
-                return infer_objectives(targets)
-        raise PamergeError("MTZ cannot tell what kind of labels the tasks have; expected merge(…, objectives=…).")
+        if self.samples < 1:
+            raise PamergeError(f"samples={self.samples!r}; expected samples from 1.")

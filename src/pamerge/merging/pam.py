@@ -13,6 +13,7 @@ from torch import Tensor
 from pamerge.errors import PamergeError
 from pamerge.information import Collector, Estimator, Gaussian, Trace, trace_collected
 from pamerge.information.activations import junction_activations
+from pamerge.merging.between_layers import BetweenLayers
 from pamerge.merging.material import Material
 from pamerge.merging.regroup import Overlap, Regrouping, regroup
 from pamerge.merging.result import LayerMerging, Merging
@@ -41,6 +42,9 @@ class PAM:
         pool: a feature map counts as ``pool × pool`` mean values.
         zip: make shared neurons of different networks one where they are at most so different, from 0 (the same) to
             about 1 (unrelated); None to keep them all. A shared layer of K networks starts K times as wide as one.
+        steps: training steps after each layer that is zipped; needs ``merge(…, train=…)``. 0 for none.
+        lr: learning rate of these steps.
+        seed: seeds them.
     """
 
     alpha: float | Mapping[str, float] = 0.05
@@ -51,6 +55,9 @@ class PAM:
     samples: int | None = None
     pool: int = 1
     zip: float | None = None
+    steps: int = 0
+    lr: float = 5e-4
+    seed: int = 0
 
     def merge(self, material: Material) -> MultitaskNetwork:
         """The regrouped network; ``network.merging`` tells what went where."""
@@ -70,10 +77,18 @@ class PAM:
             for layer in traces.layers
             for junction in layer.junctions
         }
+        tune = BetweenLayers(network, material, self.steps, self.lr, self.seed, "PAM")
         zipped = []
         if self.zip is not None:
-            zipped = zip_network(network, material.calibration, tolerance=self.zip)
-        network.merging = Merging(repr(self), material.alignment, layers, time.perf_counter() - start, tuple(zipped))
+            zipped = zip_network(network, material.calibration, tolerance=self.zip, after_layer=tune)
+        network.merging = Merging(
+            repr(self),
+            material.alignment,
+            layers,
+            seconds=time.perf_counter() - start,
+            zipped=tuple(zipped),
+            task_batches=tune.task_batches,
+        )
         return network
 
     def traces(self, material: Material, network: MultitaskNetwork | None = None) -> Traces:

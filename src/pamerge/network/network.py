@@ -48,7 +48,7 @@ class Change:
     Attributes:
         transfer: how tensors of the old blocks became those of the new ones; moves an optimiser's state as well.
         refused: for each junction the neurons that had to stay, because without them a group would have had
-        nothing to read.
+            nothing to read.
     """
 
     transfer: Transfer
@@ -88,8 +88,7 @@ class MultitaskNetwork(nn.Module):
             x: inputs, ``(batch, *input_size)``.
             tasks: the tasks to run; neurons that none of them needs are not computed.
             at_junction: ``hook(junction, group, tensor) -> tensor`` for every group of every junction on the way
-            to the weighted
-                layers; used to look at activations and to put gates on neurons.
+                to the weighted layers; used to look at activations and to put gates on neurons.
         """
         chosen = resolve_tasks(tasks, self.tasks)
         self._check_input(x)
