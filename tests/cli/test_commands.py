@@ -14,6 +14,7 @@ from support.architectures import material
 import pamerge
 from pamerge import Separate
 from pamerge.cli import main
+from pamerge.experiments import read_config
 
 Captured = pytest.CaptureFixture[str]
 
@@ -49,6 +50,16 @@ def test_an_experiment_prints_its_stages_and_every_combination(finished: Path, c
     assert [line.split()[0] for line in printed.out.splitlines() if " % " in line][:3] == ["A", "B", "A+B"]
     assert "over separate" in printed.out
     assert "pam: only B is pruned" in printed.out
+
+
+def test_the_demo_compares_and_writes_a_report(finished: Path, capsys: Captured, monkeypatch) -> None:
+    small = read_config(finished / "tiny.toml")  # the demo itself takes minutes; its own file is read all the same
+    monkeypatch.setattr("pamerge.cli.experiments.read_config", lambda path: small if read_config(path) else None)
+    assert run("demo", "--out", finished) == 0
+    printed = capsys.readouterr().out
+    assert "over separate" in printed
+    assert f"pamerge inspect {finished / 'networks' / 'tiny-pam-taylor-seed0.pam'}" in printed.replace("\n", "")
+    assert "<html" in (finished / "report.html").read_text()
 
 
 def test_json_is_all_that_is_printed(finished: Path, capsys: Captured) -> None:

@@ -14,6 +14,7 @@ from pamerge.cli.show import AsJson, Quiet, print_json, print_lines, print_table
 from pamerge.experiments import Config, read_config
 from pamerge.experiments import run as run_experiment
 from pamerge.experiments.tables import combination_rows, gain_rows, problem1_rows
+from pamerge.report import write_report
 
 
 def run(
@@ -71,12 +72,14 @@ def demo(
     with resources.as_file(resources.files("pamerge.experiments") / "configs" / "demo.toml") as path:
         experiment = replace(read_config(path), seeds=(seed,))
     results = run_experiment(experiment, out, watch=stage_lines(quiet), progress=False)
+    write_report(results, out / "report.html")
     _report(experiment, results, as_json, quiet)
     if not quiet and not as_json:
         pruner = experiment.pruners[0].label
         network = out / "networks" / f"{experiment.name}-{_own_schemes(experiment)[0]}-{pruner}-seed{seed}.pam"
         print_lines(
             "What to do next:",
+            f"  open {out / 'report.html'} in a browser: toggle tasks, see what runs and what it costs",
             f"  pamerge inspect {network}",
             f"  pamerge export {network} {out / 'onnx'}",
             f"  pamerge bench {out / 'onnx'}",
