@@ -1,0 +1,27 @@
+"""The experiments that come with the project are valid and compare all schemes with the same options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pamerge.experiments import read_config
+from pamerge.experiments.registry import make_pruner, make_scheme
+
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_an_experiment_is_valid(path: Path) -> None:
+    config = read_config(path)
+    assert config.name == path.stem
+    assert {choice.name for choice in config.schemes} == {"separate", "mtz", "pam"}
+    for choice in config.schemes:
+        make_scheme(choice)
+    for choice in config.pruners:
+        make_pruner(choice)
+
+
+def test_there_are_experiments() -> None:
+    assert CONFIGS
