@@ -1,8 +1,8 @@
 """Merge trained networks into one in which any subset of tasks runs at minimal cost."""
 
-from pamerge_runtime import Runtime
+from pamerge_runtime import BundleError, Runtime
 
-from pamerge.deploy import export_onnx
+from pamerge.deploy import export_onnx, export_program
 from pamerge.errors import CaptureError, FileFormatError, PamergeError, PamergeWarning
 from pamerge.information import Gaussian, Mixture
 from pamerge.information.network_conditions import network_conditions
@@ -29,6 +29,7 @@ __all__ = [
     "PAM",
     "VIB",
     "Assigned",
+    "BundleError",
     "CaptureError",
     "Classification",
     "Custom",
@@ -52,6 +53,7 @@ __all__ = [
     "compare_alphas",
     "evaluate",
     "export_onnx",
+    "export_program",
     "finetune",
     "load",
     "merge",

@@ -86,17 +86,23 @@ def test_fusing_leaves_fewer_layers_and_the_same_weights(tmp_path: Path) -> None
     assert layers["always"] < layers["never"]
 
 
-@pytest.mark.parametrize("network", ["lenet5", "small_resnet"])
-def test_a_five_task_bundle_is_hardly_larger_than_its_weights(network: str, tmp_path: Path) -> None:
-    merged = random_network(network, 5, shared=0.85) if network == "lenet5" else Separate().merge(material(network, 5))
+@pytest.mark.parametrize(
+    ("network", "shared"), [("lenet5", 0.85), ("small_resnet", None), ("small_resnet", 0.5), ("small_resnet", 0.0)]
+)
+def test_a_five_task_bundle_is_hardly_larger_than_its_weights(
+    network: str, shared: float | None, tmp_path: Path
+) -> None:
+    """The last case is the hardest: a random task set for every neuron, so that a layer has up to 31 blocks."""
+    merged = Separate().merge(material(network, 5)) if shared is None else random_network(network, 5, shared=shared)
     bundle = export_onnx(merged, tmp_path / "bundle")
     total = sum(file.stat().st_size for file in (tmp_path / "bundle").iterdir())
     assert len(bundle.subsets) == 31
     assert total == bundle.total_bytes <= 1.02 * bundle.weight_bytes + 31 * 64 * 1024
 
 
-def test_every_graph_reads_the_one_weights_file(tmp_path: Path) -> None:
-    network = random_network("small_resnet", 3)
+@pytest.mark.parametrize("tasks", [3, 5])
+def test_every_graph_reads_the_one_weights_file(tasks: int, tmp_path: Path) -> None:
+    network = random_network("small_resnet", tasks)
     export_onnx(network, tmp_path / "bundle")
     tensors = load_file(tmp_path / "bundle" / "weights.safetensors")  # safetensors' own loader accepts the layout
     content = (tmp_path / "bundle" / "weights.safetensors").read_bytes()

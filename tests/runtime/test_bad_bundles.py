@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +13,14 @@ from typing import Any
 
 import onnx
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pamerge_runtime import BundleError, Runtime
-from pamerge_runtime.graph_check import check_graph
-from pamerge_runtime.manifest import parse_manifest
+from pamerge_runtime import BundleError, Runtime, read_manifest
+from pamerge_runtime.manifest import checksum, parse_manifest
 from support.architectures import material
 
-from pamerge import Separate
-from pamerge.deploy import export_onnx
+from pamerge import PamergeError, Separate
+from pamerge.deploy import export_onnx, measure
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +38,7 @@ def bundle(good: Path, tmp_path: Path) -> Path:
 def change(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     edit(manifest)
+    manifest["sha256"] = checksum(manifest)
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -53,17 +52,35 @@ def replace_graph(folder: Path, content: bytes) -> None:
 def test_a_flipped_byte_in_any_file_is_found(bundle: Path) -> None:
     for file in sorted(bundle.iterdir()):
         content = file.read_bytes()
-        # The manifest has no checksum of its own; most of its bytes are checked by what they say.
         for at in {0, content.find(b"sha256"), len(content) - 2} - {-1}:
             file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-            if file.name != "manifest.json":
-                with pytest.raises(BundleError, match="checksum"):
-                    Runtime(bundle)
-            else:
-                with pytest.raises(BundleError, match=r"manifest\.json"):
-                    Runtime(bundle)
+            with pytest.raises(BundleError, match=r"manifest\.json" if file.name == "manifest.json" else "checksum"):
+                Runtime(bundle)
         file.write_bytes(content)
     Runtime(bundle)
+
+
+def test_a_number_in_the_manifest_that_was_changed_is_found(bundle: Path) -> None:
+    text = (bundle / "manifest.json").read_text()
+    for at in [match.start() for match in re.finditer(r"[0-9]", text)]:
+        (bundle / "manifest.json").write_text(text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :])
+        with pytest.raises(BundleError):
+            read_manifest(bundle)
+    flops = re.search(r'"flops": \d', text)
+    assert flops is not None
+    (bundle / "manifest.json").write_text(text[: flops.end() - 1] + "7" + text[flops.end() - 1 :])
+    with pytest.raises(BundleError, match=r"manifest\.json is damaged or was changed"):
+        Runtime(bundle)
+    with pytest.raises(PamergeError, match=r"manifest\.json is damaged or was changed"):
+        measure({"bundle": bundle}, repeats=1, memory=False)
+
+
+def test_an_older_bundle_without_this_checksum_is_to_be_exported_again(bundle: Path) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    del manifest["sha256"]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="Export the network again"):
+        Runtime(bundle)
 
 
 @pytest.mark.parametrize("name", ["A.onnx", "weights.safetensors", "manifest.json"])
@@ -146,7 +163,49 @@ def test_a_graph_that_reads_outside_of_the_weights_is_refused(bundle: Path, offs
     entries = next(tensor for tensor in model.graph.initializer if tensor.external_data).external_data
     next(entry for entry in entries if entry.key == "offset").value = offset
     replace_graph(bundle, model.SerializeToString())
-    with pytest.raises(BundleError, match="outside of the weights file"):
+    with pytest.raises(BundleError, match="no tensor of the weights file"):
+        Runtime(bundle)
+
+
+def test_a_graph_that_reads_other_bytes_of_the_weights_is_refused(bundle: Path) -> None:
+    """onnxruntime would read the header as numbers, or half of one tensor and half of the next."""
+    for field, value in (("offset", "0"), ("offset", "4100"), ("length", "4")):
+        model = onnx.load(bundle / "B.onnx", load_external_data=False)
+        entries = next(tensor for tensor in model.graph.initializer if tensor.external_data).external_data
+        next(entry for entry in entries if entry.key == field).value = value
+        replace_graph(bundle, model.SerializeToString())
+        with pytest.raises(BundleError, match="no tensor of the weights file"):
+            Runtime(bundle)
+    model = onnx.load(bundle / "B.onnx", load_external_data=False)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.external_data)
+    tensor.dims[0] *= 2
+    replace_graph(bundle, model.SerializeToString())
+    with pytest.raises(BundleError, match="another shape or type"):
+        Runtime(bundle)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda header: header.update(x={"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}), "overlap"),
+        (lambda header: header.popitem(), "do not fill it"),
+        (lambda header: header.update(x=[]), "'x' is not described"),
+        (lambda header: header.update(x={"dtype": "F32", "shape": [2**60], "data_offsets": [0, 4]}), "not described"),
+    ],
+)
+def test_a_weights_file_that_contradicts_itself_is_refused(
+    bundle: Path, edit: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    content = (bundle / "weights.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    edit(header)
+    text = json.dumps(header).encode()
+    changed = len(text).to_bytes(8, "little") + text + content[8 + length :]
+    (bundle / "weights.safetensors").write_bytes(changed)
+    entry = {"bytes": len(changed), "sha256": hashlib.sha256(changed).hexdigest()}
+    change(bundle, lambda manifest: manifest["weights"].update(entry))
+    with pytest.raises(BundleError, match=message):
         Runtime(bundle)
 
 
@@ -172,49 +231,7 @@ def test_a_graph_of_other_tasks_is_refused(bundle: Path) -> None:
         Runtime(bundle).load("A")
 
 
-# -- fuzzing -------------------------------------------------------------------------------------------------------
-
-
-def damage(content: bytes, chance: random.Random) -> bytes:
-    """Bytes flipped, cut out, repeated or put in."""
-    found = bytearray(content)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(found) + 1)
-        match chance.randrange(4):
-            case 0 if at < len(found):
-                found[at] = chance.randrange(256)
-            case 1:
-                del found[at : at + chance.randint(1, 30)]
-            case 2:
-                found[at:at] = chance.randbytes(chance.randint(1, 8))
-            case _:
-                found[at:at] = found[max(0, at - 20) : at]
-    return bytes(found)
-
-
-def survive_damage(good: Path, rounds: int) -> None:
-    """Damaged graphs and manifests are accepted or refused; nothing else happens."""
-    chance = random.Random(0)
-    graph, manifest = (good / "A+B.onnx").read_bytes(), (good / "manifest.json").read_bytes()
-    size = (good / "weights.safetensors").stat().st_size
-    for _ in range(rounds):
-        damaged = damage(graph, chance)
-        try:
-            check_graph(damaged, "A+B.onnx", "weights.safetensors", size)
-        except BundleError:
-            continue
-        try:
-            model = onnx.ModelProto.FromString(damaged)
-        except DecodeError:  # then onnxruntime reads nothing, either
-            continue
-        for tensor in model.graph.initializer:
-            assert all(e.value == "weights.safetensors" for e in tensor.external_data if e.key == "location")
-    for _ in range(rounds):
-        try:
-            parsed = parse_manifest(json.loads(damage(manifest, chance)))
-        except (BundleError, ValueError):
-            continue
-        assert all("/" not in s.graph.name and ".." not in s.graph.name for s in parsed.subsets.values())
+# -- any manifest -----------------------------------------------------------------------------------------------------
 
 
 SMALL = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=12), st.just("../x.onnx"))
@@ -231,6 +248,7 @@ def refuse_or_accept(good: Path, data: st.DataObject) -> None:
             spot[key] = data.draw(JSON)
             break
         spot = spot[key]
+    manifest["sha256"] = checksum(manifest)
     try:
         parsed = parse_manifest(manifest)
     except BundleError:
@@ -241,19 +259,10 @@ def refuse_or_accept(good: Path, data: st.DataObject) -> None:
 RELAXED = {"deadline": None, "suppress_health_check": list(HealthCheck), "database": None}
 
 
-def test_damaged_files_are_refused_quickly(good: Path) -> None:
-    survive_damage(good, rounds=200)
-
-
 @settings(max_examples=100, **RELAXED)
 @given(data=st.data())
 def test_any_manifest_is_accepted_or_refused(good: Path, data: st.DataObject) -> None:
     refuse_or_accept(good, data)
-
-
-@pytest.mark.slow
-def test_thousands_of_damaged_files_are_refused(good: Path) -> None:
-    survive_damage(good, rounds=4000)
 
 
 @pytest.mark.slow

@@ -76,10 +76,15 @@ def read_manifest(folder: Path) -> Manifest:
     if size > LARGEST_MANIFEST:
         raise BundleError(f"{MANIFEST} has {size:,} bytes; a manifest has at most {LARGEST_MANIFEST:,}.")
     try:
-        content = json.loads(read_exactly(folder, MANIFEST, size))
+        return parse_manifest(json.loads(read_exactly(folder, MANIFEST, size)))
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{MANIFEST} is no JSON ({error}).") from error
-    return parse_manifest(content)
+
+
+def checksum(content: Mapping[str, Any]) -> str:
+    """The sha256 of a manifest without its entry ``sha256``, as JSON without spaces and with sorted keys."""
+    rest = {key: value for key, value in content.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def parse_manifest(content: Any) -> Manifest:
@@ -89,6 +94,12 @@ def parse_manifest(content: Any) -> Manifest:
     _expect(type(version) is int and version >= 1, f"its version {version!r:.40} is no version")
     if version > VERSION:
         raise BundleError(f"The bundle has format version {version}; this runtime reads up to {VERSION}. Update it.")
+    if "sha256" not in content:
+        raise BundleError(f"{MANIFEST} has no checksum: an older pamerge wrote the bundle. Export the network again.")
+    if content["sha256"] != checksum(content):
+        raise BundleError(
+            f"{MANIFEST} is damaged or was changed: its checksum is not its own. Export the network again."
+        )
     tasks = content.get("tasks")
     _expect(_is_list_of(tasks, str) and 0 < len(tasks) == len(set(tasks)) and "" not in tasks, "its tasks are no names")
     given = _dict(content, "input")
@@ -118,7 +129,7 @@ def check_file(folder: Path, file: File) -> None:
     if size != file.bytes:
         raise BundleError(f"{file.name} has {size:,} bytes; the manifest says {file.bytes:,}. The bundle is damaged.")
     digest = hashlib.sha256()
-    with _open(folder, file.name) as stream:
+    with open_file(folder, file.name) as stream:
         while chunk := stream.read(2**20):
             digest.update(chunk)
     if digest.hexdigest() != file.sha256:
@@ -127,14 +138,15 @@ def check_file(folder: Path, file: File) -> None:
 
 def read_exactly(folder: Path, name: str, size: int) -> bytes:
     """The content of a file of known size."""
-    with _open(folder, name) as stream:
+    with open_file(folder, name) as stream:
         content: bytes = stream.read(size + 1)
     if len(content) != size:
         raise BundleError(f"{name} changed while it was read.")
     return content
 
 
-def _open(folder: Path, name: str) -> Any:
+def open_file(folder: Path, name: str) -> Any:
+    """A file of a bundle, to read."""
     try:  # a link that was put there after the check is not followed either
         return os.fdopen(os.open(folder / name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb")
     except OSError as error:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pamerge_runtime.errors import BundleError
 from pamerge_runtime.graph_check import check_graph
 from pamerge_runtime.manifest import Manifest, Subset, check_file, read_exactly, read_manifest
+from pamerge_runtime.weights_check import stored_tensors
 
 Array = NDArray[Any]
 
@@ -88,10 +89,11 @@ class Runtime:
     def _checked_graphs(self) -> dict[frozenset[str], bytes]:
         manifest, found = self.manifest, {}
         check_file(self.folder, manifest.weights)
+        stored = stored_tensors(self.folder, manifest.weights)
         for tasks, subset in manifest.subsets.items():
             check_file(self.folder, subset.graph)
             found[tasks] = read_exactly(self.folder, subset.graph.name, subset.graph.bytes)
-            check_graph(found[tasks], subset.graph.name, manifest.weights.name, manifest.weights.bytes)
+            check_graph(found[tasks], subset.graph.name, manifest.weights.name, stored)
         return found
 
     def _subset(self, tasks: Iterable[str] | str | None) -> Subset:

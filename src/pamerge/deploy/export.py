@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pamerge_runtime.manifest import checksum
 
 from pamerge.deploy.fold import Folded, fold
 from pamerge.deploy.graph import WEIGHTS
 from pamerge.deploy.lower import Fuse, lower
-from pamerge.deploy.weights import lay_out_weights
+from pamerge.deploy.weights import store
 from pamerge.deploy.write import INPUT, NUMBER_TYPES, write_graph
 from pamerge.errors import PamergeError
 from pamerge.network import MultitaskNetwork
@@ -68,8 +69,7 @@ def export_onnx(
     compiled = network._compiled[False]
     folded = fold(compiled, dict(network.blocks.items()))
     needed = {key: layer for key, layer in folded.layers.items() if key in _touched(network, folded, chosen)}
-    tensors = {f"{key}.{name}": value for key, layer in needed.items() for name, value in layer.tensors.items()}
-    weights, places = lay_out_weights(tensors)
+    weights, places = store(needed)
     outputs = _outputs(network)
     files, entries = {WEIGHTS: weights}, {}
     for number, tasks in enumerate(chosen):
@@ -78,7 +78,7 @@ def export_onnx(
         name = _file_name(tasks, number, files)
         files[name] = graph
         entries[str(tasks)] = {**_entry(name, graph), "flops": network.flops(tasks), "weight_bytes": touched}
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "tasks": list(network.tasks),
@@ -87,9 +87,10 @@ def export_onnx(
         "weights": _entry(WEIGHTS, weights),
         "subsets": entries,
     }
+    manifest["sha256"] = checksum(manifest)
     files[MANIFEST] = (json.dumps(manifest, indent=1, ensure_ascii=False) + "\n").encode()
     _write_folder(target, files, overwrite)
-    return Bundle(target, chosen, sum(place.length for place in places.values()), sum(map(len, files.values())))
+    return Bundle(target, chosen, sum(place.own_bytes for place in places.values()), sum(map(len, files.values())))
 
 
 def _subsets(network: MultitaskNetwork, subsets: Any) -> tuple[TaskSet, ...]:

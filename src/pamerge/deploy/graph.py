@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from pamerge.deploy.fold import Layer
-from pamerge.deploy.lower import MAX_RUNS, Operation, View, column_runs, runs, sources_of
+from pamerge.deploy.lower import Indices, Operation, View, column_runs, runs, sources_of
 from pamerge.deploy.weights import Place
 
 OPSET = 18
 WEIGHTS = "weights.safetensors"
+MAX_PARTS = 24  # features that lie in more parts than this are picked by an index from all their sources, joined
+MAX_STRETCHES = 4  # a weight of more stretches is widened by an index
 
 
 class GraphWriter:
@@ -24,8 +28,11 @@ class GraphWriter:
         self.layers, self.places = layers, places
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, onnx.TensorProto] = {}
-        self.touched: dict[str, int] = {}
+        self.touched: dict[tuple[int, int], int] = {}
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+        self._shaped: dict[str, str] = {}
+        self._zeros: dict[tuple[int, ...], str] = {}
+        self._picked: dict[tuple[str, int, tuple[tuple[int, int], ...]], str] = {}
         self._names = 0
 
     def name(self) -> str:
@@ -45,25 +52,53 @@ class GraphWriter:
         key = (dtype, array.shape, array.tobytes())
         if key not in self._constants:
             name = self._constants[key] = f".c{len(self._constants)}"
-            self.initializers[name] = numpy_helper.from_array(array, name)
+            self.initializers[name] = _tensor(array, name)
         return self._constants[key]
 
+    def zeros(self, shape: Sequence[int]) -> str:
+        """A tensor of zeros, made when the graph is loaded."""
+        key = tuple(shape)
+        if key not in self._zeros:
+            self._zeros[key] = self.node("ConstantOfShape", [self.constant(key)])
+        return self._zeros[key]
+
     def weight(self, key: str, name: str) -> str:
-        """A tensor of a block, as a reference into the weights file; its name is the same in every graph."""
+        """A tensor of a block, by reference into the weights file; the reference's name is the same in every graph."""
         place = self.places[f"{key}.{name}"]
-        short = f".w{place.number}"
-        if short not in self.initializers:
-            tensor = TensorProto(name=short, data_type=TensorProto.FLOAT, dims=place.shape)
+        self.touched[place.number, place.piece] = place.own_bytes
+        stored = f".w{place.number}"
+        if stored not in self.initializers:
+            tensor = TensorProto(name=stored, data_type=TensorProto.FLOAT, dims=place.shape)
             tensor.data_location = TensorProto.EXTERNAL
             for field, value in (("location", WEIGHTS), ("offset", place.offset), ("length", place.length)):
                 tensor.external_data.add(key=field, value=str(value))
-            self.initializers[short] = tensor
-            self.touched[short] = place.length
-        return short
+            self.initializers[stored] = tensor
+            if place.sizes:
+                pieces = [f"{stored}.{i}" for i in range(len(place.sizes))]
+                self.nodes.append(helper.make_node("Split", [stored, self.constant(place.sizes)], pieces))
+        if not place.sizes:
+            return stored
+        piece, shape = f"{stored}.{place.piece}", self.layers[key].tensors[name].shape
+        if len(shape) == 1:
+            return piece
+        if piece not in self._shaped:
+            self._shaped[piece] = self.node("Reshape", [piece, self.constant(shape)])
+        return self._shaped[piece]
 
-    def slice(self, source: str, start: int, stop: int, axis: int = 1) -> str:
-        """Part of a tensor along one axis."""
-        return self.node("Slice", [source, *(self.constant([value]) for value in (start, stop, axis))])
+    def pick(self, source: str, stretches: Sequence[tuple[int, int]], axis: int = 1) -> list[str]:
+        """Parts of a tensor along one axis, as ``(start, stop)``: all in one copy by an index if that is small."""
+        return [self._picked_once(source, batch, axis) for batch in _batches(stretches)]
+
+    def _picked_once(self, source: str, stretches: tuple[tuple[int, int], ...], axis: int) -> str:
+        key = (source, axis, stretches)
+        if key not in self._picked:
+            if len(stretches) == 1:
+                places = [self.constant([value]) for value in (*stretches[0], axis)]
+                self._picked[key] = self.node("Slice", [source, *places])
+            else:
+                index = np.concatenate([np.arange(start, stop) for start, stop in stretches])
+                self._picked[key] = self.node("Gather", [source, self.constant(index, "int32")], axis=axis)
+        return self._picked[key]
 
     def concat(self, sources: Sequence[str], axis: int) -> str:
         """Several tensors as one."""
@@ -78,16 +113,24 @@ class GraphWriter:
             weight = self.weight(part.key, "weight")
             if len(operation.parts) == 1:  # reads the whole input in its own order
                 return weight
-            shape = self.layers[part.key].tensors["weight"].shape
-            found = []
-            for start, stop in column_runs(part.columns, inputs):
-                if start < 0:
-                    found.append(self.node("ConstantOfShape", [self.constant([shape[0], stop, *shape[2:]])]))
-                else:
-                    whole = (start, stop) == (0, shape[1])
-                    found.append(weight if whole else self.slice(weight, start, stop))
-            rows.append(self.concat(found, axis=1))
+            rows.append(self._widened(weight, self.layers[part.key].tensors["weight"].shape, part.columns, inputs))
         return self.concat(rows, axis=0)
+
+    def _widened(self, weight: str, shape: Sequence[int], columns: Indices, inputs: int) -> str:
+        """A weight with its columns where they belong among those of a larger one, and zeros elsewhere."""
+        stretches = column_runs(columns, inputs)
+        if len(stretches) > MAX_STRETCHES and _index_is_small(inputs, len(stretches)):
+            index = np.full(inputs, shape[1])
+            index[columns] = np.arange(shape[1])
+            with_zeros = self.concat([weight, self.zeros([shape[0], 1, *shape[2:]])], axis=1)
+            return self.node("Gather", [with_zeros, self.constant(index, "int32")], axis=1)
+        found = []
+        for start, stop in stretches:
+            if start < 0:
+                found.append(self.zeros([shape[0], stop, *shape[2:]]))
+            else:
+                found.extend([weight] if (start, stop) == (0, shape[1]) else self.pick(weight, [(start, stop)]))
+        return self.concat(found, axis=1)
 
     def stacked(self, operation: Operation, name: str) -> str:
         """A tensor with a row for each output; zeros stand in for a bias that a block lacks."""
@@ -97,25 +140,47 @@ class GraphWriter:
             if name in tensors:
                 rows.append(self.weight(part.key, name))
             else:
-                rows.append(self.node("ConstantOfShape", [self.constant([len(tensors["weight"])])]))
+                rows.append(self.zeros([len(tensors["weight"])]))
         return self.concat(rows, axis=0)
 
     def has(self, operation: Operation, name: str) -> bool:
         """Whether one of the blocks has a tensor of this name."""
         return any(name in self.layers[part.key].tensors for part in operation.parts)
 
-    def collect(self, view: View, names: Mapping[int, str], sizes: Mapping[int, int], out: str) -> None:
+    def collect(self, view: View, names: Mapping[int, str], sizes: Mapping[int, int]) -> str:
         """Copies features from several tensors into one."""
-        stretches = runs(view)
-        if len(stretches) <= MAX_RUNS:
-            parts = [
-                names[tensor] if (start, stop) == (0, sizes[tensor]) else self.slice(names[tensor], start, stop)
-                for tensor, start, stop in stretches
-            ]
-            self.node("Concat" if len(parts) > 1 else "Identity", parts, out, **({"axis": 1} if len(parts) > 1 else {}))
-            return
+        pieces = [
+            (names[tensor], sizes[tensor], [(start, stop) for _, start, stop in found])
+            for tensor, found in groupby(runs(view), key=lambda stretch: stretch[0])
+        ]
+        if sum(len(_batches(stretches)) for _, _, stretches in pieces) <= MAX_PARTS:
+            parts = []
+            for name, size, stretches in pieces:
+                parts += [name] if stretches == [(0, size)] else self.pick(name, stretches)
+            return self.concat(parts, axis=1)
         sources = sources_of(view)
         offsets = dict(zip(sources, np.cumsum([0, *(sizes[source] for source in sources)]), strict=False))
-        index = np.concatenate([np.arange(start, stop) + offsets[tensor] for tensor, start, stop in stretches])
+        index = np.concatenate([np.arange(start, stop) + offsets[tensor] for tensor, start, stop in runs(view)])
         joined = self.concat([names[source] for source in sources], axis=1)
-        self.node("Gather", [joined, self.constant(index, "int32")], out, axis=1)
+        return self.node("Gather", [joined, self.constant(index, "int32")], axis=1)
+
+
+def _index_is_small(length: int, stretches: int) -> bool:
+    """Whether an index takes fewer bytes than slices: a byte or two an entry against about forty a slice."""
+    return stretches > 1 and length < 20 * stretches
+
+
+def _batches(stretches: Sequence[tuple[int, int]]) -> list[tuple[tuple[int, int], ...]]:
+    """Stretches of a tensor that are copied together: all, or each alone."""
+    if _index_is_small(sum(stop - start for start, stop in stretches), len(stretches)):
+        return [tuple(stretches)]
+    return [(stretch,) for stretch in stretches]
+
+
+def _tensor(array: NDArray[Any], name: str) -> onnx.TensorProto:
+    """A tensor inside a graph; small whole numbers as variable-length ones, which take a byte or two each."""
+    if array.dtype not in (np.int32, np.int64) or (array < 0).any():
+        return numpy_helper.from_array(array, name)
+    tensor = TensorProto(name=name, dims=array.shape, data_type=helper.np_dtype_to_tensor_dtype(array.dtype))
+    (tensor.int32_data if array.dtype == np.int32 else tensor.int64_data).extend(array.reshape(-1).tolist())
+    return tensor

@@ -28,7 +28,6 @@ Shape = tuple[int, ...]
 View = NDArray[np.int64]
 """For each feature of a tensor of the program, the tensor of the graph that holds it (upper 32 bits) and its position
 there (lower 32 bits)."""
-MAX_RUNS = 24  # a view of more runs is gathered by an index
 MAX_FUSED_RUNS = 96  # a fused weight that is put together from more is not worth the size of its graph
 _BITS = 32
 

@@ -35,10 +35,10 @@ def write_graph(
     names = {0: INPUT}
     sizes = {number: shape[0] if shape else 1 for number, shape in enumerate(lowered.shapes)}
     for operation in lowered.operations:
-        names[operation.out] = writer.name()
         if operation.view is not None:
-            writer.collect(operation.view, names, sizes, names[operation.out])
+            names[operation.out] = writer.collect(operation.view, names, sizes)
         else:
+            names[operation.out] = writer.name()
             shapes = [lowered.shapes[tensor] for tensor in operation.inputs]
             sources = [names[tensor] for tensor in operation.inputs]
             emit(writer, operation, sources, shapes, names[operation.out])

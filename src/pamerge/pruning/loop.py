@@ -16,6 +16,7 @@ from pamerge.pruning.path import PruningPath, PruningStep
 from pamerge.pruning.protocol import Scores
 from pamerge.pruning.ranking import expected_flops, lowest
 from pamerge.pruning.removal import Removal, candidates, take_out
+from pamerge.pruning.rounding import lowest_in_blocks
 from pamerge.pruning.run_state import Ingredients, RunState
 from pamerge.tasks import TaskSet, all_subsets
 from pamerge.training.evaluation import evaluate_batches
@@ -27,6 +28,9 @@ from pamerge.training.steps import compute_gradients, set_training_mode
 
 RECOVERIES = 4
 """A network that is over its budget gets at most so many times ``recovery`` training steps to come back."""
+
+FIRST_RECOVERIES = 16
+"""The same for the network at entry: a merge may need much training before it can be judged."""
 
 LONGEST_REACH = 4.0
 """A lap has at most so many rounds of every task."""
@@ -89,9 +93,7 @@ class Loop:
         at.failures = dict.fromkeys(tasks, 0)
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
-        metrics, recovered = self._recover(
-            metrics, at_any_pace=True
-        )  # a merge may need training before it can be judged
+        metrics, recovered = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
         over = self._over(metrics)
         self._record({}, metrics, not over, recovered)
         self.state.good = self.state.snapshot()
@@ -147,7 +149,9 @@ class Loop:
         training = (self.settings.recovery + self.settings.final) * len(self.network.tasks)
         return effort is None or at.task_batches + at.round_cost + training <= effort
 
-    def _recover(self, metrics: dict[str, float], at_any_pace: bool = False) -> tuple[dict[str, float], bool]:
+    def _recover(
+        self, metrics: dict[str, float], most: int = RECOVERIES, at_any_pace: bool = False
+    ) -> tuple[dict[str, float], bool]:
         """Train a network that is over its budget, as long as it would get there at the pace that it has.
 
         Returns:
@@ -156,7 +160,7 @@ class Loop:
         missing = self._excess(metrics)
         if missing <= 0 or not self.settings.recovery:
             return metrics, False
-        for left in reversed(range(RECOVERIES)):
+        for left in reversed(range(most)):
             self._train(self.settings.recovery, "recovering")
             take_averages(self.state.optimizer, self.network)
             metrics = self._evaluate()
@@ -185,7 +189,11 @@ class Loop:
         refused: set[tuple[str, int]] = set()
         while left > 0:  # where neurons had to stay, the next ones in the ranking go instead
             needed = expected_flops(self.network, self.of.mix) - least
-            chosen = lowest(self._present(scores, task, refused), left, freed, needed)
+            present = self._present(scores, task, refused)
+            if settings.round_to > 1:
+                chosen = lowest_in_blocks(present, state.places.sets, left, settings.round_to, freed, needed)
+            else:
+                chosen = lowest(present, left, freed, needed)
             if not chosen:
                 break
             found, stayed = take_out(self.network, state.places, state.optimizer, chosen, task, settings.remove)

@@ -34,6 +34,7 @@ class Settings:
     per_flop: bool
     lr: float
     freeze_batch_norm: bool
+    round_to: int = 1
 
 
 def check_arguments(
@@ -86,7 +87,8 @@ def _check_numbers(settings: Settings) -> None:
         raise PamergeError(f"fraction={settings.fraction!r}; expected a share between 0 and 1, such as 0.03.")
     if not (isinstance(settings.lr, (int, float)) and 0 < settings.lr < math.inf):
         raise PamergeError(f"lr={settings.lr!r}; expected a number above 0.")
-    for name, least in (("steps", 0), ("recovery", 0), ("final", 0), ("patience", 0), ("laps", 1), ("effort", 1)):
+    counts = {"steps": 0, "recovery": 0, "final": 0, "patience": 0, "laps": 1, "effort": 1, "round_to": 1}
+    for name, least in counts.items():
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             raise PamergeError(f"{name}={value!r}; expected a whole number from {least}.")
@@ -100,7 +102,10 @@ def identity_of(settings: Settings, **parts: Any) -> dict[str, Any]:
     Parts that are not JSON already (pruner, optimiser, objectives) are described by their names and plain values:
     unlike a ``repr``, that is the same in every process.
     """
-    return {**asdict(settings), **{name: _plain(value) for name, value in parts.items()}}
+    chosen = asdict(settings)
+    if settings.round_to == 1:  # so that checkpoints from before there was this setting stay good
+        del chosen["round_to"]
+    return {**chosen, **{name: _plain(value) for name, value in parts.items()}}
 
 
 def _plain(value: Any) -> Any:
