@@ -186,7 +186,7 @@ def with_pamerge(
 THEIRS = "torch-pruning GroupTaylor"
 METHODS: dict[str, Callable[..., Iterator[nn.Module]]] = {
     THEIRS: with_torch_pruning,
-    "pamerge Taylor": with_pamerge,
+    "pamerge Taylor": partial(with_pamerge, per_flop=False),
     "pamerge Taylor, per FLOP": partial(with_pamerge, per_flop=True),
 }
 

@@ -7,17 +7,21 @@ Without folders it only writes the table anew.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import sys
 from pathlib import Path
 
+from pamerge.cli.show import print_table
 from pamerge.experiments.metrics import gain
 from pamerge.experiments.tables import combination_rows, gain_rows, markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "demo"
 MARKS = ("<!-- demo table -->\n", "<!-- end of demo table -->")
+PRINTED_MARKS = ("<!-- demo output -->\n", "<!-- end of demo output -->")
 ONLY_IN_THE_REPORT = ("information", "path", "merging", "groups", "layer_flops", "layers", "probes")
 
 
@@ -48,10 +52,23 @@ def table() -> str:
     )
 
 
+def printed() -> str:
+    """What the demo prints for its first seed."""
+    result = json.loads((RESULTS / "demo-taylor-seed0.json").read_text())
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        print_table(combination_rows([result]), "demo, pruned with taylor")
+        print_table(gain_rows([result], "pam"))
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    return "```text\n" + "\n".join(line for line in lines if line) + "\n```"
+
+
 def with_table(text: str) -> str:
-    """The README with the table between its marks."""
-    start, end = map(re.escape, MARKS)
-    return re.sub(f"({start}).*?({end})", lambda match: f"{match[1]}{table()}\n{match[2]}", text, flags=re.S)
+    """The README with what the demo prints, and the table of all seeds, between their marks."""
+    for marks, content in ((PRINTED_MARKS, printed()), (MARKS, table())):
+        start, end = map(re.escape, marks)
+        text = re.sub(f"({start}).*?({end})", lambda m, c=content: f"{m[1]}{c}\n{m[2]}", text, flags=re.S)
+    return text
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from pamerge.cli.show import AsJson, Quiet, print_json, print_lines, print_table, stage_lines
@@ -71,6 +72,7 @@ def demo(
     """
     with resources.as_file(resources.files("pamerge.experiments") / "configs" / "demo.toml") as path:
         experiment = replace(read_config(path), seeds=(seed,))
+    torch.set_num_threads(1)  # networks this small are no faster on more, and so results do not depend on the machine
     results = run_experiment(experiment, out, watch=stage_lines(quiet), progress=False)
     write_report(results, out / "report.html")
     _report(experiment, results, as_json, quiet)
