@@ -2,7 +2,8 @@
 
 The results are made by ``for seed in 0 1 2 3 4; do pamerge demo --seed $seed --out demo-$seed; done`` and kept, without
 what only the report shows, in results/demo: ``python scripts/demo_table.py demo-0 demo-1 …`` copies them there.
-Without folders it only writes the table anew.
+Without folders it only writes the table anew. How α and zip were chosen, ``pamerge run configs/demo-tuning.toml``, is
+kept in results/demo-tuning in the same way.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ ONLY_IN_THE_REPORT = ("information", "path", "merging", "groups", "layer_flops",
 
 def keep(folder: Path) -> None:
     """Copy the results of a run."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
     for path in sorted((folder / "results").glob("*.json")):
         result = json.loads(path.read_text())
         for scheme in result["schemes"].values():
             for key in ONLY_IN_THE_REPORT:
                 scheme.pop(key, None)
-        (RESULTS / path.name).write_text(json.dumps(result, indent=1) + "\n")
+        kept = RESULTS.with_name(result["experiment"])
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / path.name).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
 def table() -> str:
