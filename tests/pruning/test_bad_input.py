@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
-from training.small import INPUT, OBJECTIVES, batches, inputs, merged, original, same_weights, weights
+from training.small import INPUT, OBJECTIVES, ReadableOnce, batches, inputs, merged, original, same_weights, weights
 
 from pamerge import PamergeError
 from pamerge.pruning import Magnitude, Taylor, prune
@@ -95,14 +95,7 @@ def test_a_loss_that_is_not_a_number_gives_back_the_last_good_point():
 
 
 def test_data_that_can_be_read_only_once_is_noticed():
-    class Once:
-        def __init__(self) -> None:
-            self.data = iter(batches(2))
-
-        def __iter__(self):
-            return self.data
-
     with pytest.raises(
         PamergeError, match="The training data gave no batches in pass 1; expected data that can be read"
     ):
-        prune(merged(), Once(), batches(1), OBJECTIVES, pruner=Magnitude(), laps=1, progress=False)
+        prune(merged(), ReadableOnce(), batches(1), OBJECTIVES, pruner=Magnitude(), laps=1, progress=False)

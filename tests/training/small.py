@@ -120,3 +120,13 @@ def weights(network: nn.Module) -> dict[str, Tensor]:
 def same_weights(network: nn.Module, expected: dict[str, Tensor]) -> bool:
     found = network.state_dict()
     return set(found) == set(expected) and all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+class ReadableOnce:
+    """Data that is empty at the second reading."""
+
+    def __init__(self) -> None:
+        self.data = iter(batches(2))
+
+    def __iter__(self):
+        return self.data

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from training.small import INPUT, OBJECTIVES, batches, inputs, merged, original, same_weights, weights
+from training.small import INPUT, OBJECTIVES, ReadableOnce, batches, inputs, merged, original, same_weights, weights
 
 from pamerge import PamergeError
 from pamerge.training import Classification, DivergenceError, finetune
@@ -45,7 +45,7 @@ def test_a_loss_that_explodes_stops_training_and_gives_back_the_best_weights():
 def test_one_bad_batch_is_no_divergence():
     data = batches(20)
     data[5] = (data[5][0], {"size": torch.full((8, 1), 1e3)})
-    quietly(merged(), data, OBJECTIVES, epochs=1)
+    assert quietly(merged(), data, OBJECTIVES, epochs=1).steps == 20
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,7 @@ def test_mistakes_are_said_before_any_training_starts(arguments, message):
 
 
 def test_data_that_is_empty_at_the_second_reading_is_refused():
-    class Once:
-        def __init__(self) -> None:
-            self.data = iter(batches(2))
-
-        def __iter__(self):
-            return self.data
-
     with pytest.raises(
         PamergeError, match="gave no batches in epoch 1; expected data that can be read again and again"
     ):
-        quietly(merged(), Once(), OBJECTIVES, epochs=1)
+        quietly(merged(), ReadableOnce(), OBJECTIVES, epochs=1)

@@ -26,23 +26,18 @@ information is measured on; the training data by default) and ``test``.
 
 from __future__ import annotations
 
-import importlib
-import re
-import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import load_file
-from torch import nn
 
 from pamerge.errors import PamergeError
 from pamerge.experiments.config import Choice, check_numbers, parse_choice, read_toml
 from pamerge.experiments.options import check_table
+from pamerge.experiments.own_code import load_loaders, load_network, modules_of, where
 from pamerge.experiments.registry import make_pruner, make_scheme
 from pamerge.experiments.stages import Setting, check_mix, check_stage_options, pruned
 from pamerge.experiments.store import Store, Watch, digest
@@ -163,14 +158,14 @@ def merge_own_networks(
         raise PamergeError(f"out = {str(out)!r} is a folder; expected the name of a file.")
     check_mix(config.mix, config.networks)
     try:
-        with _modules_of(folder):
+        with modules_of(folder):
             return _merge(config, folder, out, watch, progress)
     except PamergeError:
         raise
     except Exception as error:  # such as a data set that cannot read one of its files
         places = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
         if any(place.is_relative_to(folder) for place in places):
-            raise PamergeError(f"{config.data.factory!r} or a network failed ({_where(error, folder)}).") from error
+            raise PamergeError(f"{config.data.factory!r} or a network failed ({where(error, folder)}).") from error
         raise
 
 
@@ -178,8 +173,13 @@ def _merge(
     config: MergeConfig, folder: Path, out: Path, watch: Watch | None, progress: bool
 ) -> tuple[MultitaskNetwork, dict[str, Any]]:
     with seeded(config.seed):
-        networks = {task: _network(task, spec, folder) for task, spec in config.networks.items()}
-        loaders = OwnLoaders(_loaders(config.data))
+        networks = {
+            task: load_network(
+                f"networks.{task}", spec.factory, spec.args, None if spec.weights is None else folder / spec.weights
+            )
+            for task, spec in config.networks.items()
+        }
+        loaders = OwnLoaders(load_loaders(config.data.factory, config.data.args))
     objectives = _objectives(config, loaders)
     with seeded(config.seed):
         material = prepare(networks, loaders.calibration(), objectives=objectives, train=loaders.train())
@@ -264,130 +264,6 @@ def _parse(content: Mapping[str, Any]) -> MergeConfig:
     return config
 
 
-# -- the user's modules and files --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _modules_of(folder: Path) -> Iterator[None]:
-    """Modules of a folder can be imported inside; they are forgotten afterwards, as another folder may have its own."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        sys.path.remove(str(folder))
-        for name in set(sys.modules) - before:
-            if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(folder):
-                del sys.modules[name]
-
-
-def _network(task: str, spec: OwnNetwork, folder: Path) -> nn.Module:
-    key = f"networks.{task}"
-    network = _made(spec.factory, spec.args, key)
-    if not isinstance(network, nn.Module):
-        raise PamergeError(
-            f"{key}.factory = {spec.factory!r} returned a {type(network).__name__}; expected an nn.Module."
-        )
-    if spec.weights is not None:
-        _load_weights(network, folder / spec.weights, f"{key}.weights")
-    return network.eval()
-
-
-def _load_weights(network: nn.Module, path: Path, key: str) -> None:
-    if not path.is_file():
-        raise PamergeError(f"{key}: there is no file {path}.")
-    try:
-        if path.suffix == ".safetensors":
-            state: Any = load_file(path)
-        elif path.suffix in (".pt", ".pth"):
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        else:
-            raise PamergeError(f"{key} = {path.name!r}; expected a .safetensors, .pt or .pth file.")
-    except PamergeError:
-        raise
-    except Exception as error:  # every format has errors of its own
-        raise PamergeError(
-            f"{key}: {path} cannot be read ({_first_line(error)}); expected a state dict, as "
-            "torch.save(network.state_dict(), …) or safetensors write it."
-        ) from error
-    if not isinstance(state, Mapping) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise PamergeError(f"{key}: {path} holds no state dict; expected names and tensors and nothing else.")
-    own = network.state_dict()
-    problems = [f"it has no {name!r}" for name in own if name not in state]
-    problems += [f"it has {name!r}, which the network has not" for name in state if name not in own]
-    problems += [
-        f"{name!r} has shape {tuple(state[name].shape)}, in the network {tuple(value.shape)}"
-        for name, value in own.items()
-        if name in state and state[name].shape != value.shape
-    ]
-    if problems:
-        more = f" (and {len(problems) - 1} more differences)" if len(problems) > 1 else ""
-        raise PamergeError(f"{key}: {path} does not fit the network: {problems[0]}{more}.")
-    network.load_state_dict(state)
-
-
-def _loaders(spec: OwnData) -> dict[str, Iterable[Any]]:
-    made = _made(spec.factory, spec.args, "data")
-    found = {}
-    for part in ("train", "validation", "calibration", "test"):
-        loader = made.get(part) if isinstance(made, Mapping) else getattr(made, part, None)
-        if loader is None and part in ("train", "validation"):
-            raise PamergeError(
-                f"data.factory = {spec.factory!r} gave no {part} data; expected a dictionary with train, validation "
-                "and, if you like, calibration and test."
-            )
-        if loader is not None:
-            if not isinstance(loader, Iterable) or iter(loader) is loader:
-                raise PamergeError(
-                    f"data.factory = {spec.factory!r}: its {part} data can be read only once or not at all; expected "
-                    "something that gives batches whenever it is iterated, such as a DataLoader or a list."
-                )
-            found[part] = loader
-    return found
-
-
-def _made(factory: str, args: Mapping[str, Any], key: str) -> Any:
-    """What the user's function returns."""
-    label = f"{key}.factory = {factory!r}"
-    if not re.fullmatch(r"[\w.]+:[\w.]+", factory):
-        raise PamergeError(f"{label}; expected a module and a function, as 'models:age_network'.")
-    module_name, _, path = factory.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            raise PamergeError(
-                f"{label}: there is no module {error.name!r} beside the configuration or among the installed packages."
-            ) from None
-        raise PamergeError(f"{label}: the module cannot be imported ({_where(error)}).") from error
-    except Exception as error:
-        raise PamergeError(f"{label}: the module cannot be imported ({_where(error)}).") from error
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise PamergeError(f"{label}: {getattr(found, '__file__', None) or module_name} has no {name!r}.")
-        found = getattr(found, name)
-    if not callable(found):
-        raise PamergeError(f"{label} is a {type(found).__name__}; expected a function.")
-    try:
-        return found(**args)
-    except PamergeError:
-        raise
-    except Exception as error:
-        raise PamergeError(f"{label}: calling it with {dict(args)} failed ({_where(error)}).") from error
-
-
-def _where(error: Exception, folder: Path | None = None) -> str:
-    """The error, and the last line that it went through, in a folder if one is given."""
-    frames = traceback.extract_tb(error.__traceback__)
-    last = [frame for frame in frames if folder is None or Path(frame.filename).is_relative_to(folder)][-1]
-    return f"{_first_line(error)}; {last.filename}, line {last.lineno}"
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
-
-
 # -- before and after --------------------------------------------------------------------------------------------------
 
 
@@ -412,7 +288,7 @@ def _first_batch(config: MergeConfig, loaders: OwnLoaders) -> tuple[torch.Tensor
             batch = next(iter(loaders.validation()), None)
     except Exception as error:
         raise PamergeError(
-            f"data.factory = {config.data.factory!r}: reading the validation data failed ({_where(error)})."
+            f"data.factory = {config.data.factory!r}: reading the validation data failed ({where(error)})."
         ) from error
     if (
         not isinstance(batch, (tuple, list))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pamerge.errors import PamergeError, PamergeWarning
 from pamerge.network.network import MultitaskNetwork
@@ -19,16 +19,14 @@ from pamerge.pruning.protocol import Pruner, Remove
 from pamerge.pruning.ranking import resolve_mix
 from pamerge.pruning.run_state import Ingredients
 from pamerge.pruning.settings import Settings, check_arguments, identity_of
-from pamerge.tasks import TaskSet
 from pamerge.training.checkpoint import fingerprint
-from pamerge.training.data import Batches, Shapes, capital, survey
+from pamerge.training.data import Batches
 from pamerge.training.evaluation import prober, runner
-from pamerge.training.finetune import frozen, seeded, teacher_shares
+from pamerge.training.finetune import frozen, look_at, seeded, teacher_shares
 from pamerge.training.optimizer import OptimizerFactory
-from pamerge.training.processes import resolve_fabric, shard, share_weights, sums_of
+from pamerge.training.processes import resolve_fabric, shard, share_weights
 from pamerge.training.progress import Display, Log
 from pamerge.training.protocol import Objective
-from pamerge.training.random_state import unchanged_random_state
 from pamerge.training.run_state import STARTING_WEIGHTS
 from pamerge.training.steps import Distillation
 
@@ -143,13 +141,12 @@ def prune(
     network.to(fabric.device)
     share_weights(network, fabric)
     run = runner(network, objectives)
-    probe = _probe_with_teachers(prober(network, run, objectives, fabric), teachers, fabric)
+    probe = prober(network, run, objectives, fabric)
     training = Batches(shard(train, fabric), "the training data", objectives, network.tasks, probe)
     judging = Batches(shard(validation, fabric), "the validation data", objectives, network.tasks, probe)
     with frozen(teachers, fabric.device), seeded(seed):
-        with unchanged_random_state(training.data, judging.data):
-            taught = teacher_shares(objectives, teachers, distill, _labelled(training, fabric))
-            missing = set(network.tasks) - set(_labelled(judging, fabric))
+        taught = teacher_shares(objectives, teachers, distill, look_at(training, teachers, probe, fabric).labelled)
+        missing = set(network.tasks) - look_at(judging, {}, probe, fabric).labelled
         if missing:
             raise PamergeError(
                 f"The validation data has no labels for task(s) {', '.join(map(repr, sorted(missing)))}; "
@@ -199,38 +196,3 @@ def prune(
             stacklevel=2,
         )
     return result
-
-
-def _labelled(batches: Batches, fabric: Fabric) -> TaskSet:
-    """The tasks that have labels in any process; mistakes in the data are errors."""
-    found = survey(batches, allow_empty=fabric.world_size > 1)
-    tasks = list(batches.objectives)
-    number, *seen = sums_of(
-        [1.0 if found.batches is None else float(found.batches), *(float(task in found.labelled) for task in tasks)],
-        fabric,
-    )
-    if not number:
-        raise PamergeError(
-            f"{capital(batches.name)} is empty in every process; expected at least one batch of (inputs, targets)."
-        )
-    return TaskSet(task for task, count in zip(tasks, seen, strict=True) if count)
-
-
-def _probe_with_teachers(
-    probe: Callable[[Tensor], Shapes], teachers: Mapping[str, nn.Module], fabric: Fabric
-) -> Callable[[Tensor], Shapes]:
-    """A probe that also sees whether teachers give what the network gives."""
-
-    def probe_both(x: Tensor) -> Shapes:
-        shapes = probe(x)
-        for task, teacher in teachers.items():
-            with torch.no_grad():
-                output = teacher(x.to(fabric.device))
-            got = tuple(output.shape[1:]) if isinstance(output, Tensor) else type(output).__name__
-            if got != shapes[task]:
-                raise PamergeError(
-                    f"the teacher of task {task!r} gives {got} for a sample; expected {shapes[task]}, as the network."
-                )
-        return shapes
-
-    return probe_both

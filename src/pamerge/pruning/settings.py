@@ -13,8 +13,8 @@ from torch import nn
 from pamerge.errors import PamergeError
 from pamerge.network.network import MultitaskNetwork
 from pamerge.pruning.protocol import Pruner, Remove
-from pamerge.tasks import resolve_tasks
-from pamerge.training.protocol import Objective, check_objectives
+from pamerge.training.protocol import Objective
+from pamerge.training.settings import check_network, check_surroundings
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,7 @@ def check_arguments(
     teachers: Mapping[str, nn.Module],
 ) -> None:
     """Raises for every argument of pruning that cannot be right, whatever the data."""
-    if not isinstance(network, MultitaskNetwork):
-        raise PamergeError(
-            f"network is a {type(network).__name__}; expected a MultitaskNetwork, as pamerge.merge makes it."
-        )
-    check_objectives(objectives, network.tasks, complete=True)
+    check_network(network, objectives)
     if isinstance(pruner, type) or not callable(getattr(pruner, "start", None)):
         shown = f"the class {pruner.__name__}" if isinstance(pruner, type) else f"a {type(pruner).__name__}"
         raise PamergeError(f"pruner is {shown}; expected a pruner such as Taylor() or VIB().")
@@ -68,14 +64,7 @@ def check_arguments(
         for task, value in reference.items():
             if not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise PamergeError(f"reference[{task!r}]={value!r}; expected a number.")
-    if checkpoint is not None and not checkpoint.parent.is_dir():
-        raise PamergeError(f"Cannot write the checkpoint {checkpoint}: the folder {checkpoint.parent} does not exist.")
-    if not (isinstance(distill, (int, float)) and 0 <= distill <= 1):
-        raise PamergeError(f"distill={distill!r}; expected a number from 0 (labels alone) to 1 (teachers alone).")
-    if distill and not teachers:
-        raise PamergeError(f"distill={distill} needs teachers; expected teachers={{task: network}}.")
-    if teachers:
-        resolve_tasks(teachers, network.tasks)
+    check_surroundings(network, checkpoint, distill, teachers)
 
 
 def _check_numbers(settings: Settings) -> None:

@@ -48,11 +48,7 @@ def check_arguments(
     teachers: Mapping[str, nn.Module] | None,
 ) -> None:
     """Raises for every argument of fine-tuning that cannot be right, whatever the data."""
-    if not isinstance(network, MultitaskNetwork):
-        raise PamergeError(
-            f"network is a {type(network).__name__}; expected a MultitaskNetwork, as pamerge.merge makes it."
-        )
-    check_objectives(objectives, network.tasks, complete=True)
+    check_network(network, objectives)
     if (settings.epochs is None) == (settings.steps is None):
         raise PamergeError(f"epochs={settings.epochs} and steps={settings.steps}; expected exactly one of them.")
     for name in ("epochs", "steps", "patience", "validate_every"):
@@ -65,6 +61,22 @@ def check_arguments(
         raise PamergeError(f"schedule={settings.schedule!r}; expected 'cosine' or 'constant'.")
     if settings.patience is not None and validation is None:
         raise PamergeError(f"patience={settings.patience} needs validation data to judge by; expected validation=….")
+    check_surroundings(network, checkpoint, distill, teachers or {})
+
+
+def check_network(network: MultitaskNetwork, objectives: Mapping[str, Objective]) -> None:
+    """Raises if this is no network to train, or some task of it has no objective."""
+    if not isinstance(network, MultitaskNetwork):
+        raise PamergeError(
+            f"network is a {type(network).__name__}; expected a MultitaskNetwork, as pamerge.merge makes it."
+        )
+    check_objectives(objectives, network.tasks, complete=True)
+
+
+def check_surroundings(
+    network: MultitaskNetwork, checkpoint: Path | None, distill: float, teachers: Mapping[str, nn.Module]
+) -> None:
+    """Raises if there is no place for the checkpoint, or the teachers cannot be right."""
     if checkpoint is not None and not checkpoint.parent.is_dir():
         raise PamergeError(f"Cannot write the checkpoint {checkpoint}: the folder {checkpoint.parent} does not exist.")
     if not (isinstance(distill, (int, float)) and 0 <= distill <= 1):
