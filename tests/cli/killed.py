@@ -25,6 +25,8 @@ def command(what: str, folder: Path) -> list[str]:
     folder.mkdir(exist_ok=True)
     if what == "run":
         return ["run", str(experiment(folder, TUNED)), "--out", str(folder), "--json"]
+    if what == "run in processes":
+        return ["run", str(experiment(folder)), "--out", str(folder), "--json", "--jobs", "2"]
     return ["merge", str(own_project(folder)), "--json"]
 
 
@@ -56,12 +58,17 @@ def run_until(line: str, arguments: list[str], output: Path) -> None:
             seen.append(printed)
             if line in printed:
                 time.sleep(float(delay or 0))
+                workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
                 os.kill(pid, signal.SIGKILL)
                 break
         else:
             raise AssertionError(f"{line!r} was never printed, only:\n{''.join(seen)}")
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status), "it was over before it was killed"
+    give_up = time.monotonic() + 10
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < give_up, "a worker outlived the command"
+        time.sleep(0.05)
 
 
 def run_to_end(arguments: list[str], output: Path) -> None:

@@ -27,7 +27,7 @@ def killed(what: str, folder: Path, *lines: str) -> tuple[Any, Any]:
 
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        hidden = ("seconds", "environment", "out")
+        hidden = ("seconds", "peak_gib", "environment", "out")
         return {name: _timeless(item) for name, item in value.items() if name not in hidden}
     return [_timeless(item) for item in value] if isinstance(value, list) else value
 
@@ -77,5 +77,13 @@ def test_an_experiment_that_is_killed_in_every_stage_goes_on(tmp_path: Path) -> 
         "pam: prune",
     )
     found, expected = killed("run", tmp_path, *stages, "pruning step 1")
+    assert found == expected
+    assert same_networks(tmp_path, "networks/*.pam")
+
+
+@pytest.mark.slow
+def test_an_experiment_in_several_processes_that_is_killed_goes_on(tmp_path: Path) -> None:
+    stages = ("train the network of A@0.05", "separate: prune@0.1", "pam: merge", "pam: prune@0.1")
+    found, expected = killed("run in processes", tmp_path, *stages)
     assert found == expected
     assert same_networks(tmp_path, "networks/*.pam")

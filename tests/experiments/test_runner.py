@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from pamerge import PamergeError
-from pamerge.experiments import Choice, Config, run
+from pamerge.experiments import Choice, Config, Event, run
 from pamerge.experiments.config import Pretraining
 
 CONFIG = Config(
@@ -71,3 +72,35 @@ def test_a_mistake_in_a_scheme_is_said_before_anything_is_trained(tmp_path: Path
     with pytest.raises(PamergeError, match="unknown key 'schemes\\.pam\\.alhpa'"):
         run(wrong, tmp_path)
     assert not (tmp_path / "stages").exists()
+
+
+def test_several_processes_find_the_same(finished, tmp_path: Path) -> None:
+    _, (alone,) = finished
+    told: list[Event] = []
+    (together,) = run(CONFIG, tmp_path, jobs=2, watch=told.append)
+    assert _timeless(together) == _timeless(alone)
+    done = [event.stage for event in told if event.state == "done"]
+    assert sorted(done) == sorted(set(done))
+    assert done.index("train the network of B") < done.index("separate: prune with taylor")
+    assert "pam: evaluate on test data" in done
+
+
+def _timeless(result: dict) -> dict:
+    schemes = {
+        name: {key: value for key, value in scheme.items() if key not in ("seconds", "peak_gib")}
+        for name, scheme in result["schemes"].items()
+    }
+    return {**result, "schemes": schemes, "environment": None}
+
+
+def test_an_error_in_one_process_ends_the_run_with_it(tmp_path: Path) -> None:
+    too_little = Config(**{**vars(CONFIG), "effort": 5})
+    with pytest.raises(PamergeError, match=r"effort = 5; .* used .* task-batches before pruning"):
+        run(too_little, tmp_path, jobs=2)
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("jobs", [0, -1])
+def test_there_is_at_least_one_job(jobs: int, tmp_path: Path) -> None:
+    with pytest.raises(PamergeError, match=f"jobs = {jobs}; give the number of processes, at least 1"):
+        run(CONFIG, tmp_path, jobs=jobs)

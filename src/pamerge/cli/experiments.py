@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -24,6 +25,7 @@ def run(
         Path | None, typer.Option(help="Folder for stages, results and networks.", show_default="runs/<name>")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="Folder with downloaded data; see: pamerge data list.")] = None,
+    jobs: Annotated[int, typer.Option(help="Schemes and seeds to work on at once, sharing the threads.")] = 1,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -52,7 +54,7 @@ def run(
     """  # noqa: D301 - the backspace keeps the lines as they are
     experiment = read_config(config)
     folder = out or Path("runs") / experiment.name
-    results = run_experiment(experiment, folder, data=data, watch=stage_lines(quiet), progress=not quiet)
+    results = run_experiment(experiment, folder, data=data, watch=stage_lines(quiet), progress=not quiet, jobs=jobs)
     _report(experiment, results, as_json, quiet)
     if not quiet and not as_json:
         print_lines(f"Results are in {folder / 'results'}, pruned networks in {folder / 'networks'}.")
@@ -73,7 +75,8 @@ def demo(
     with resources.as_file(resources.files("pamerge.experiments") / "configs" / "demo.toml") as path:
         experiment = replace(read_config(path), seeds=(seed,))
     torch.set_num_threads(1)  # networks this small are no faster on more, and so results do not depend on the machine
-    results = run_experiment(experiment, out, watch=stage_lines(quiet), progress=False)
+    jobs = min(len(experiment.schemes), os.cpu_count() or 1)
+    results = run_experiment(experiment, out, watch=stage_lines(quiet), jobs=jobs)
     write_report(results, out / "report.html")
     _report(experiment, results, as_json, quiet)
     if not quiet and not as_json:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import platform
-import resource
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,10 +18,12 @@ from torch import nn
 from torch.nn import functional
 
 from pamerge.data import MultitaskDataset, Splits
+from pamerge.errors import PamergeError
 from pamerge.experiments.config import Choice, Config
 from pamerge.experiments.describe import network_record
 from pamerge.experiments.metrics import sharing_ratios
 from pamerge.experiments.problem1 import prune_one_task, pruned_task
+from pamerge.experiments.processes import in_processes
 from pamerge.experiments.registry import (
     DATA,
     NETWORKS,
@@ -70,6 +71,7 @@ def run(
     data: Path | None = None,
     watch: Watch | None = None,
     progress: bool = False,
+    jobs: int = 1,
 ) -> list[dict[str, Any]]:
     """Run an experiment and return a result for every pruner and seed.
 
@@ -78,17 +80,21 @@ def run(
         folder: where stages, results and pruned networks are kept; a run that was killed goes on from there.
         data: the folder with downloaded data, for data sets that need one.
         watch: is told which stage begins, was done before, or ends.
-        progress: show how fine-tuning and pruning get on.
+        progress: show how fine-tuning and pruning get on (with one job).
+        jobs: how many schemes and seeds to work on at once, in processes that share the threads; the threads of each
+            may show in the last digits of results.
     """
     folder = Path(folder)
     _check(config)
-    several = len(config.seeds) > 1
+    if jobs < 1:
+        raise PamergeError(f"jobs = {jobs}; give the number of processes, at least 1.")
+    if jobs > 1:
+        watch = _in_parallel(config, folder, data, jobs, watch or (lambda event: None))
     results = []
     for seed in config.seeds:
         splits = make_data(config.data, seed, data)
         for pruner in config.pruners:
-            store = Store(folder / "stages", _prefixed(watch, f"seed {seed}, ") if several else watch)
-            setting = _setting(config, splits, pruner, seed, store, progress)
+            setting = _setting(config, splits, pruner, seed, _store(config, folder, seed, watch), progress)
             name = f"{pruner.label}-seed{seed}"
             result = _result(config, setting, splits, folder / "networks", name)
             (folder / "results").mkdir(parents=True, exist_ok=True)
@@ -107,6 +113,32 @@ def _check(config: Config) -> None:
     for choice in config.pruners:
         make_pruner(choice)
     check_stage_options(config.prune, config.tune)
+
+
+def _in_parallel(config: Config, folder: Path, data: Path | None, jobs: int, watch: Watch) -> Watch:
+    """Fill the store with several processes, so that everything is found there. Whom to tell about what is left."""
+    in_processes(_pretrain_seed, [(config, folder, data, seed) for seed in config.seeds], jobs, watch)
+    schemes = [(config, folder, data, seed, choice) for seed in config.seeds for choice in config.schemes]
+    in_processes(_prune_scheme, schemes, jobs, watch)
+    return lambda event: None if event.state == "stored" else watch(event)
+
+
+def _pretrain_seed(config: Config, folder: Path, data: Path | None, seed: int, watch: Watch) -> None:
+    splits = make_data(config.data, seed, data)
+    _setting(config, splits, config.pruners[0], seed, _store(config, folder, seed, watch), progress=False)
+
+
+def _prune_scheme(config: Config, folder: Path, data: Path | None, seed: int, choice: Choice, watch: Watch) -> None:
+    """One scheme with all pruners, which share what comes before pruning."""
+    splits = make_data(config.data, seed, data)
+    for pruner in config.pruners:
+        setting = _setting(config, splits, pruner, seed, _store(config, folder, seed, None), progress=False)
+        setting = replace(setting, store=_store(config, folder, seed, watch))  # what is before it was told before
+        _scheme(config, setting, _material(setting), splits, choice)
+
+
+def _store(config: Config, folder: Path, seed: int, watch: Watch | None) -> Store:
+    return Store(folder / "stages", _prefixed(watch, f"seed {seed}, ") if len(config.seeds) > 1 else watch)
 
 
 def _prefixed(watch: Watch | None, prefix: str) -> Watch | None:
@@ -221,27 +253,16 @@ def _train(
 
 
 def _result(config: Config, setting: Setting, splits: Splits, networks: Path, name: str) -> dict[str, Any]:
-    loaders = setting.loaders
-    material = prepare(setting.networks, loaders.calibration(), objectives=setting.objectives, train=loaders.train())
-    test = splits.test.loader(500)
+    material = _material(setting)
     originals = setting.store.json(
         "originals",
         setting.basis,
-        lambda: evaluate(dict(setting.networks), test, setting.objectives),
+        lambda: evaluate(dict(setting.networks), splits.test.loader(500), setting.objectives),
         "evaluate the original networks on test data",
     )
     schemes = {}
     for choice in config.schemes:
-        network, notes = pruned(setting, material, choice)
-        schemes[choice.label] = {
-            "flops": {str(tasks): network.flops(tasks) for tasks in all_subsets(network.tasks)},
-            "metric": _tested(setting, choice, network, test),
-            "sharing": sharing_ratios(network),
-            **network_record(network),
-            **notes,
-        }
-        if config.problem1 is not None:
-            schemes[choice.label]["problem1"] = prune_one_task(setting, material, choice, config.problem1)
+        network, schemes[choice.label] = _scheme(config, setting, material, splits, choice)
         networks.mkdir(parents=True, exist_ok=True)
         save(network, networks / f"{config.name}-{choice.label}-{name}.pam")
     return {
@@ -258,9 +279,31 @@ def _result(config: Config, setting: Setting, splits: Splits, networks: Path, na
             "torch": torch.__version__,
             "threads": torch.get_num_threads(),
             "machine": platform.machine(),
-            "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            "peak_gib": max(scheme.get("peak_gib", 0.0) for scheme in schemes.values()),
         },
     }
+
+
+def _material(setting: Setting) -> Material:
+    loaders = setting.loaders
+    return prepare(setting.networks, loaders.calibration(), objectives=setting.objectives, train=loaders.train())
+
+
+def _scheme(
+    config: Config, setting: Setting, material: Material, splits: Splits, choice: Choice
+) -> tuple[MultitaskNetwork, dict[str, Any]]:
+    """The pruned network of a scheme, and what is told about it."""
+    network, notes = pruned(setting, material, choice)
+    found = {
+        "flops": {str(tasks): network.flops(tasks) for tasks in all_subsets(network.tasks)},
+        "metric": _tested(setting, choice, network, splits.test.loader(500)),
+        "sharing": sharing_ratios(network),
+        **network_record(network),
+        **notes,
+    }
+    if config.problem1 is not None:
+        found["problem1"] = prune_one_task(setting, material, choice, config.problem1)
+    return network, found
 
 
 def _original_flops(material: Material) -> dict[str, int]:

@@ -6,6 +6,7 @@ starts from random states of its own, so that the end is the same.
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -147,6 +148,7 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
             "validation": dict(path.final),
             "task_batches": spent + path.task_batches,
             "seconds": before["seconds"] + path.seconds,
+            "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
             "stopped": path.stopped,
             "path": [{"flops": dict(step.flops), "metrics": dict(step.metrics)} for step in path.steps],
         }
