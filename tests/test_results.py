@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_readmes_table_of_the_demo_is_made_of_its_results() -> None:
-    spec = importlib.util.spec_from_file_location("demo_table", ROOT / "scripts" / "demo_table.py")
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("result_tables", ROOT / "scripts" / "result_tables.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    readme = (ROOT / "README.md").read_text()
-    assert module.MARKS[0] in readme
-    assert readme == module.with_table(readme)
+    return module
+
+
+@pytest.mark.parametrize(("document", "names"), [("README.md", ["demo output", "demo table"])])
+def test_tables_are_made_of_the_results(tables: ModuleType, document: str, names: list[str]) -> None:
+    text = (ROOT / document).read_text()
+    for name in names:
+        assert f"<!-- {name} -->\n" in text
+    assert text == tables.with_tables(text)

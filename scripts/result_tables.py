@@ -1,0 +1,199 @@
+"""The tables of results in README and docs/comparison.md.
+
+    python scripts/result_tables.py            # writes the tables anew from results/
+    python scripts/result_tables.py RUN …      # first copies the results of runs there
+
+A run is the folder of ``pamerge demo --seed 0 --out RUN`` or ``pamerge run configs/NAME.toml --out RUN``. Its results
+are kept in results/NAME, without what only the report shows. The paper's own numbers are in results/paper.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pamerge.cli.show import print_table
+from pamerge.experiments.metrics import expected_cost, gain
+from pamerge.experiments.tables import combination_rows, gain_rows, markdown
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+ONLY_IN_THE_REPORT = ("information", "path", "merging", "groups", "layer_flops", "layers", "probes")
+BASELINES = ("separate", "mtz")
+EXPERIMENTS = {
+    "lenet5-fashion": ("LeNet-5, Fashion-MNIST canvases", "LeNet-5, Fashion-MNIST"),
+    "vgg16-lfw-quarter": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
+    "resnet18-lfw-half": ("ResNet-18 at half of its width, LFW faces", "ResNet-18, CelebA"),
+}
+"""The name of a configuration: what it is, and the paper's experiment that it stands beside."""
+PRUNERS = {"vib": "VIB (P1)", "taylor": "Taylor (P2)"}
+
+Results = Sequence[Mapping[str, Any]]
+"""Results of one experiment and pruner, one for each seed."""
+
+
+def keep(folder: Path) -> None:
+    """Copy the results of a run."""
+    for path in sorted((folder / "results").glob("*.json")):
+        result = json.loads(path.read_text())
+        for scheme in result["schemes"].values():
+            for key in ONLY_IN_THE_REPORT:
+                scheme.pop(key, None)
+        kept = RESULTS / result["experiment"]
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / path.name).write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+
+
+def kept(experiment: str, pruner: str) -> Results:
+    """The results of all seeds."""
+    paths = sorted((RESULTS / experiment).glob(f"{experiment}-{pruner}-seed*.json"))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def with_tables(text: str) -> str:
+    """A document with every table between its marks."""
+    for name, make in TABLES.items():
+        start, end = (re.escape(mark) for mark in (f"<!-- {name} -->\n", f"<!-- end of {name} -->"))
+        text = re.sub(f"({start}).*?({end})", lambda m, make=make: f"{m[1]}{make()}\n{m[2]}", text, flags=re.S)
+    return text
+
+
+# -- the demo ----------------------------------------------------------------------------------------------------------
+
+
+def demo_table() -> str:
+    """Mean and spread over the seeds, and in how many of them PAM costs less."""
+    results = kept("demo", "taylor")
+    wins = []
+    for baseline in BASELINES:
+        gains = [_gain(result, baseline).average for result in results]
+        wins.append(f"over {baseline} in {sum(value >= 1 for value in gains)} of {len(gains)} seeds")
+    return "\n\n".join(
+        [
+            markdown(combination_rows(results)),
+            markdown(gain_rows(results, "pam")),
+            f"The average gain is at least 1 {' and '.join(wins)}.",
+        ]
+    )
+
+
+def demo_output() -> str:
+    """What the demo prints for its first seed."""
+    result = kept("demo", "taylor")[0]
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        print_table(combination_rows([result]), "demo, pruned with taylor")
+        print_table(gain_rows([result], "pam"))
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    return "```text\n" + "\n".join(line for line in lines if line) + "\n```"
+
+
+# -- beside the paper --------------------------------------------------------------------------------------------------
+
+
+def gains_table() -> str:
+    """A row for each experiment and pruner: gains, ours and the paper's."""
+    rows = [["experiment", "pruner", "seeds", "over separate", "paper", "over MTZ", "paper", "cost ÷ better baseline"]]
+    for title, pruner, results, paper in _measured():
+        row = [title, PRUNERS[pruner], str(len(results))]
+        for baseline in BASELINES:
+            row.append(_spread(_gain(result, baseline).average for result in results))
+            row.append(f"{_paper_gain(paper, baseline):.2f}")
+        rows.append([*row, _spread(map(_against_better, results))])
+    return markdown(rows)
+
+
+def combinations_table() -> str:
+    """A row for each combination of tasks: accuracy, MFLOPs and gains beside the paper's."""
+    parts = []
+    for title, pruner, results, paper in _measured():
+        head, *body = combination_rows(results)
+        rows = [[*head, "gain over separate (paper)", "over mtz (paper)"]]
+        for row in body:
+            gains = []
+            for baseline in BASELINES:
+                ours = _spread(_gain(result, baseline).each[row[0]] for result in results)
+                theirs = paper[row[0]]["mflops"]
+                gains.append(f"{ours} ({theirs[baseline] / theirs['pam']:.2f})")
+            rows.append([*row, *gains])
+        parts += [f"**{title}, {PRUNERS[pruner]}**", markdown(rows)]
+    return "\n\n".join(parts)
+
+
+def fairness_table() -> str:
+    """What each scheme was given and used, and whether the baselines are sane."""
+    rows = [
+        ["experiment", "pruner", "scheme", "task-batches", "minutes", "peak GiB", "MFLOPs before", "all ÷ separate all"]
+    ]
+    for title, pruner, results, _ in _measured():
+        for scheme in results[0]["schemes"]:
+            found = [result["schemes"][scheme] for result in results]
+            everything = "+".join(results[0]["tasks"])
+            rows.append(
+                [
+                    title,
+                    PRUNERS[pruner],
+                    scheme,
+                    _spread((run["task_batches"] for run in found), "{:.0f}"),
+                    _spread((run["seconds"] / 60 for run in found), "{:.0f}"),
+                    f"{max(run['peak_gib'] for run in found):.1f}",
+                    _spread((sum(result["original_flops"].values()) / 1e6 for result in results), "{:.1f}"),
+                    _spread(
+                        run["flops"][everything] / result["schemes"]["separate"]["flops"][everything]
+                        for run, result in zip(found, results, strict=True)
+                    ),
+                ]
+            )
+    return markdown(rows)
+
+
+def _measured() -> Iterable[tuple[str, str, Results, Mapping[str, Any]]]:
+    paper = json.loads((RESULTS / "paper.json").read_text())["experiments"]
+    for experiment, (title, theirs) in EXPERIMENTS.items():
+        for pruner in PRUNERS:
+            if results := kept(experiment, pruner):
+                yield title, pruner, results, paper[theirs][pruner]
+
+
+def _gain(result: Mapping[str, Any], baseline: str) -> Any:
+    return gain(result["schemes"][baseline]["flops"], result["schemes"]["pam"]["flops"])
+
+
+def _paper_gain(paper: Mapping[str, Any], baseline: str) -> float:
+    return statistics.fmean(row["mflops"][baseline] / row["mflops"]["pam"] for row in paper.values())
+
+
+def _against_better(result: Mapping[str, Any]) -> float:
+    """PAM's cost under the uniform mix, over that of the better baseline."""
+    costs = {name: expected_cost(scheme["flops"]) for name, scheme in result["schemes"].items()}
+    return costs["pam"] / min(costs[name] for name in BASELINES)
+
+
+def _spread(values: Iterable[float], form: str = "{:.2f}") -> str:
+    numbers = list(values)
+    spread = f" ± {form.format(statistics.stdev(numbers))}" if len(numbers) > 1 else ""
+    return form.format(statistics.fmean(numbers)) + spread
+
+
+TABLES = {
+    "demo output": demo_output,
+    "demo table": demo_table,
+    "gains": gains_table,
+    "combinations": combinations_table,
+    "fairness": fairness_table,
+}
+"""What stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        keep(Path(argument))
+    for document in (ROOT / "README.md", ROOT / "docs" / "comparison.md"):
+        if document.exists():
+            document.write_text(with_tables(document.read_text()))
