@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--round-to", type=int, help="group sizes are multiples of this (default: 8, quick: 2)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results go; not written if quick")
     arguments = parser.parse_args()
-    width, repeats, samples = (0.125, 5, 16) if arguments.quick else (1.0, 41, 64)
+    width, repeats, samples = (0.125, 5, 16) if arguments.quick else (1.0, 201, 64)
     round_to = arguments.round_to or (2 if arguments.quick else 8)
     makers = {"vgg16": lambda: zoo.vgg16(20, width), "resnet18": lambda: zoo.resnet18(20, width)}
     sizes = {"vgg16": 72, "resnet18": 112}

@@ -1,4 +1,4 @@
-"""The tables of results in README and docs/comparison.md.
+"""The tables of results in README, docs/comparison.md and docs/deployment.md.
 
     python scripts/result_tables.py            # writes the tables anew from results/
     python scripts/result_tables.py RUN …      # first copies the results of runs there
@@ -154,6 +154,24 @@ def fairness_table() -> str:
     return markdown(rows)
 
 
+def latency_table() -> str:
+    """Gains in FLOPs and in time, of benchmarks/bench_latency.py."""
+    found = json.loads((RESULTS / "benchmarks" / "latency.json").read_text())["rows"]
+    cells = {(r["network"], r["tasks"], r["threads"], r["rival"]): r for r in found if "rival" in r}
+    head = ["network", "tasks", "threads", "ms of PAM"]
+    rows = [[*head, *(f"{what} over {rival}" for rival in BASELINES for what in ("FLOP gain", "time gain"))]]
+    for network, tasks, threads in dict.fromkeys(key[:3] for key in cells):
+        each = [cells[network, tasks, threads, rival] for rival in BASELINES]
+        gains = [f"{cell[name]:.2f}" for cell in each for name in ("flop_gain", "time_gain")]
+        rows.append([network, tasks, str(threads), f"{each[0]['ms'][1]:.1f}", *gains])
+    least = min(cell["ratio"] for cell in cells.values())
+    switches = [f"{row['switch']:.1%} ({row['network']})" for row in found if "switch" in row]
+    return (
+        f"{markdown(rows)}\n\nThe time gain is at least {least:.2f} × the FLOP gain; running another subset than the "
+        f"time before adds {' and '.join(switches)} to an inference."
+    )
+
+
 def _measured() -> Iterable[tuple[str, str, Results, Mapping[str, Any]]]:
     paper = json.loads((RESULTS / "paper.json").read_text())["experiments"]
     for experiment, (title, theirs) in EXPERIMENTS.items():
@@ -188,12 +206,13 @@ TABLES = {
     "gains": gains_table,
     "combinations": combinations_table,
     "fairness": fairness_table,
+    "latency": latency_table,
 }
 """What stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""
 
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         keep(Path(argument))
-    for document in (ROOT / "README.md", ROOT / "docs" / "comparison.md"):
+    for document in (ROOT / "README.md", ROOT / "docs" / "comparison.md", ROOT / "docs" / "deployment.md"):
         if document.exists():
             document.write_text(with_tables(document.read_text()))

@@ -21,7 +21,9 @@ def tables() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("document", "names"), [("README.md", ["demo output", "demo table"])])
+@pytest.mark.parametrize(
+    ("document", "names"), [("README.md", ["demo output", "demo table"]), ("docs/deployment.md", ["latency"])]
+)
 def test_tables_are_made_of_the_results(tables: ModuleType, document: str, names: list[str]) -> None:
     text = (ROOT / document).read_text()
     for name in names:

@@ -157,6 +157,8 @@ def _options(threads: int, small: bool, folder: Path) -> onnxruntime.SessionOpti
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    # every session has threads of its own, which would go on spinning after a run, in the way of another subset's
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if small:  # both the blocked memory layout and packing make copies of the weights for each session
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
