@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from pamerge import PamergeError
-from pamerge.experiments import Choice, Config, Event, run
+from pamerge.experiments import Choice, Config, Event, original_networks, run
 from pamerge.experiments.config import Pretraining
+from pamerge.experiments.registry import make_data
 
 CONFIG = Config(
     name="tiny",
@@ -65,6 +66,40 @@ def test_another_pruner_does_not_train_the_networks_again(finished) -> None:
     other = Config(**{**vars(CONFIG), "pruners": (Choice("magnitude"),), "schemes": (Choice("separate"),)})
     run(other, folder)
     assert set((folder / "stages").glob("pretrain-*")) == trained
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        (3, {"A": 4, "B": 3, "C": 3}),
+        ([1, 9], {"A": 1, "B": 9}),
+        ({"low": ["0", "1"], "even": ["0", "2"]}, {"low": 2, "even": 2}),
+    ],
+)
+def test_labels_are_divided_among_tasks_as_the_configuration_says(tasks, expected) -> None:
+    splits = make_data(Choice("digits", {"train": 20, "validation": 10, "test": 10, "tasks": tasks}), 0, None)
+    assert {task: len(labels) for task, labels in splits.test.tasks.items()} == expected
+
+
+@pytest.mark.parametrize("tasks", ["two", 0, 11, [5, 4], 2.5, {"A": "0"}, {"A": ["0"], "B": ["ten"]}, {"A": []}, {}])
+def test_a_wrong_division_is_refused(tasks) -> None:
+    with pytest.raises(PamergeError, match=r"data\.tasks"):
+        make_data(Choice("digits", {"train": 20, "validation": 10, "test": 10, "tasks": tasks}), 0, None)
+
+
+def test_a_common_training_serves_every_division_into_tasks(tmp_path: Path) -> None:
+    trained: list[str] = []
+
+    def watch(event: Event) -> None:
+        if event.state == "started":
+            trained.append(event.stage)
+
+    for tasks in (2, {"low": ["0", "1"]}):
+        options = {"train": 100, "validation": 10, "test": 10, "tasks": tasks}
+        changed = {"data": Choice("digits", options), "pretraining": Pretraining(epochs=1, common_epochs=1)}
+        original_networks(Config(**{**vars(CONFIG), **changed}), tmp_path, watch=watch)
+    networks = [f"train the network of {task}" for task in ("A", "B", "low")]
+    assert trained == ["train a common network", *networks]
 
 
 def test_a_mistake_in_a_scheme_is_said_before_anything_is_trained(tmp_path: Path) -> None:

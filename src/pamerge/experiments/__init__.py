@@ -2,7 +2,7 @@
 
 from pamerge.experiments.config import Choice, Config, Pretraining, Problem1, read_config
 from pamerge.experiments.metrics import Gain, expected_cost, gain, sharing_ratios
-from pamerge.experiments.runner import run
+from pamerge.experiments.runner import original_networks, run
 from pamerge.experiments.store import Event
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Problem1",
     "expected_cost",
     "gain",
+    "original_networks",
     "read_config",
     "run",
     "sharing_ratios",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pamerge import zoo
 from pamerge.data import Splits, celeba, digit_canvases, fashion_canvases, folder_of, lfw, split_labels
 from pamerge.errors import PamergeError
 from pamerge.experiments.config import Choice, parse_choice
-from pamerge.experiments.options import call
+from pamerge.experiments.options import call, check_options
 from pamerge.information import Estimator, Gaussian, Mixture
 from pamerge.merging import MTZ, PAM, Scheme, Separate
 from pamerge.pruning import VIB, Magnitude, Pruner, Taylor
@@ -32,6 +32,7 @@ DATA: Mapping[str, Callable[..., Splits]] = {
     "lfw": lfw,
     "celeba": celeba,
 }
+FACES = ("lfw", "celeba")
 NETWORKS: Mapping[str, Callable[..., nn.Module]] = {
     "lenet5": zoo.lenet5,
     "vgg16": zoo.vgg16,
@@ -49,26 +50,31 @@ def make_data(
     """Training, validation and test data.
 
     Args:
-        choice: the data set, with its options; ``tasks`` is the number of tasks of faces.
+        choice: the data set, with its options; ``tasks`` is the number of tasks, the number of labels of each, or a
+            table of the labels of each.
         seed: decides the division.
         folder: the downloaded files, or a folder that holds them in a folder with the data set's name.
         on_progress: is told how many images of faces have been read, and of how many.
     """
     load = lookup(DATA, choice, "data")
-    options, given = dict(choice.options), {"generator": torch.Generator().manual_seed(seed)}
-    splits: Splits
-    if choice.name == "digits":
-        splits = call(load, "data", options, **given)
-        return splits
-    place = _given(folder, choice)
-    if choice.name == "fashion":
-        splits = call(load, "data", options, folder=place, **given)
-        return splits
-    parts = options.pop("tasks", 2)
-    if os.access(place, os.W_OK):
-        options.setdefault("cache_dir", str(place / CACHE))
-    splits = call(load, "data", options, folder=place, on_progress=on_progress, **given)
-    return splits.with_tasks(split_labels(splits.train.names, parts))
+    options = dict(choice.options)
+    given: dict[str, Any] = {"generator": torch.Generator().manual_seed(seed)}
+    tasks = options.pop("tasks", 2)
+    check_options(_divided, "data", {"tasks": tasks}, {"splits"})
+    if choice.name != "digits":
+        given["folder"] = _given(folder, choice)
+    if choice.name in FACES:
+        given["on_progress"] = on_progress
+        if os.access(given["folder"], os.W_OK):
+            options.setdefault("cache_dir", str(given["folder"] / CACHE))
+    return _divided(call(load, "data", options, **given), tasks)
+
+
+def _divided(splits: Splits, tasks: int | Sequence[int] | Mapping[str, Sequence[str]]) -> Splits:
+    try:
+        return splits.with_tasks(tasks if isinstance(tasks, Mapping) else split_labels(splits.train.names, tasks))
+    except PamergeError as error:
+        raise PamergeError(f"data.tasks: {error}") from None
 
 
 def make_network(choice: Choice, outputs: int, input_size: tuple[int, ...], generator: torch.Generator) -> nn.Module:

@@ -154,13 +154,7 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
     check_mix(config.mix, tasks)
     if config.problem1 is not None:
         pruned_task(config.problem1, tasks)
-    basis = {
-        "data": asdict(config.data),
-        "network": asdict(config.network),
-        "pretraining": asdict(config.pretraining),
-        "batch_size": config.batch_size,
-        "seed": seed,
-    }
+    basis = _basis(config, seed)
     networks = _pretrained(config, splits, store, basis, seed)
     objectives: dict[str, Objective] = {task: MultiLabel() for task in networks}
     loaders = SplitLoaders(splits, config.batch_size, seed)
@@ -189,6 +183,27 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
     )
 
 
+def original_networks(
+    config: Config, folder: str | Path, *, data: Path | None = None, watch: Watch | None = None
+) -> tuple[dict[str, nn.Module], Splits]:
+    """The trained networks of an experiment's first seed, and its data."""
+    seed = config.seeds[0]
+    splits = make_data(config.data, seed, data)
+    store = _store(config, Path(folder), seed, watch)
+    return _pretrained(config, splits, store, _basis(config, seed), seed), splits
+
+
+def _basis(config: Config, seed: int) -> dict[str, Any]:
+    """What the original networks depend on."""
+    return {
+        "data": asdict(config.data),
+        "network": asdict(config.network),
+        "pretraining": asdict(config.pretraining),
+        "batch_size": config.batch_size,
+        "seed": seed,
+    }
+
+
 def _pretrained(
     config: Config, splits: Splits, store: Store, basis: Mapping[str, Any], seed: int
 ) -> dict[str, nn.Module]:
@@ -198,10 +213,10 @@ def _pretrained(
     settings = config.pretraining
     untrained = {task: _untrained(config, splits.train, task, seed) for task in tasks}  # or mistakes in options
     if settings.common_epochs:
-        everything = splits.train.with_tasks({"all": tuple(label for labels in tasks.values() for label in labels)})
+        everything = splits.train.with_tasks({"all": splits.train.names})
         start = store.tensors(
             "common",
-            basis,
+            _common_basis(config, basis),
             lambda: _train(config, everything, "all", None, settings.common_epochs, seed),
             "train a common network",
         )
@@ -217,6 +232,13 @@ def _pretrained(
         network.load_state_dict(dict(weights))
         network.eval()
     return untrained
+
+
+def _common_basis(config: Config, basis: Mapping[str, Any]) -> dict[str, Any]:
+    """The common training does not depend on what comes after it, nor on how labels are divided among tasks."""
+    options = {name: value for name, value in config.data.options.items() if name != "tasks"}
+    pretraining = replace(config.pretraining, epochs=0)
+    return {**basis, "data": asdict(replace(config.data, options=options)), "pretraining": asdict(pretraining)}
 
 
 def _untrained(config: Config, data: MultitaskDataset, task: str, seed: int) -> nn.Module:

@@ -1,0 +1,142 @@
+"""Does regrouping see how tasks are related? The paper's two studies of it, on faces.
+
+    python scripts/ablations.py --data FOLDER [--out runs/ablations]
+
+*Relatedness*: pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common; how many neurons of the last
+hidden layer are shared, for several α. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons
+of each layer are exclusive to A and to B. Networks are VGG-16 at a quarter of the width that start from one common
+training. Writes results/ablations.json; trained networks are kept in ``--out``, so that a run that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pamerge.data import Splits
+from pamerge.experiments import Choice, Config, Event, Pretraining, original_networks
+from pamerge.experiments.registry import make_data
+from pamerge.merging import PAM, Material, prepare
+from pamerge.network.files import write_atomically
+from pamerge.tasks import TaskSet
+from pamerge.training import MultiLabel, evaluate
+
+RESULTS = Path(__file__).parents[1] / "results" / "ablations.json"
+BITS = (0.0, 0.1, 0.2, 0.5)
+ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+INCLUSION_ALPHAS = (0.02, 0.05, 0.1, 0.2)
+CONFIG = Config(
+    name="ablations",
+    data=Choice("lfw", {"quantile": 0.5}),
+    network=Choice("vgg16", {"width": 0.25, "batch_norm": True}),
+    schemes=(),
+    pruners=(),
+    pretraining=Pretraining(common_epochs=10, epochs=2, lr=1e-3),
+)
+
+Tasks = Mapping[str, Sequence[str]]
+
+
+def main() -> None:
+    """Train what is missing, merge, count."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of LFW, or one that holds it")
+    parser.add_argument("--out", type=Path, default=Path("runs/ablations"), help="where trained networks are kept")
+    arguments = parser.parse_args()
+    splits = make_data(CONFIG.data, CONFIG.seeds[0], arguments.data)
+    found: dict[str, Any] = {"relatedness": [], "torch": torch.__version__}
+    for bits, pair in related_pairs(splits).items():
+        found["relatedness"].append(relatedness(pair, bits, arguments.data, arguments.out))
+    names = splits.train.names
+    included = {"A": names[:30], "B": names[:30:2]}
+    found["inclusion"] = inclusion(included, arguments.data, arguments.out)
+    write_atomically(RESULTS, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def related_pairs(splits: Splits) -> dict[float, tuple[str, str]]:
+    """For each amount of information the pair of attributes that is nearest to it; no attribute twice."""
+    labels = splits.train.labels.bool()
+    shared = {
+        (one, two): common_bits(labels[:, first], labels[:, second])
+        for (first, one), (second, two) in combinations(enumerate(splits.train.names), 2)
+    }
+    chosen: dict[float, tuple[str, str]] = {}
+    for bits in sorted(BITS, reverse=True):
+        taken = {name for pair in chosen.values() for name in pair}
+        free = [pair for pair in shared if not taken & set(pair)]
+        chosen[bits] = min(free, key=lambda pair: abs(shared[pair] - bits))
+    return {bits: chosen[bits] for bits in BITS}
+
+
+def common_bits(one: torch.Tensor, two: torch.Tensor) -> float:
+    """What two binary labels have in common, in bits."""
+    joint = torch.stack([((one == a) & (two == b)).double().mean() for a in (0, 1) for b in (0, 1)]).view(2, 2)
+
+    def entropy(p: torch.Tensor) -> float:
+        return -torch.special.xlogy(p, p).sum().item() / torch.log(torch.tensor(2.0)).item()
+
+    return entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint)
+
+
+def relatedness(pair: tuple[str, str], bits: float, data: Path, out: Path) -> dict[str, Any]:
+    """Shared neurons of the last hidden layer."""
+    material, splits, accuracy = merged_material({"A": pair[:1], "B": pair[1:]}, data, out)
+    labels = splits.train.labels.bool()
+    columns = [splits.train.names.index(name) for name in pair]
+    counts = {}
+    for alpha in ALPHAS:
+        layer = list(PAM(alpha=alpha).merge(material).merging.layers.values())[-1]
+        counts[alpha] = {
+            "shared": layer.sizes.get(TaskSet("AB"), 0),
+            "neurons": len(layer.origins),
+            "layer": layer.name,
+        }
+    found = {
+        "attributes": pair,
+        "target_bits": bits,
+        "bits": common_bits(labels[:, columns[0]], labels[:, columns[1]]),
+        "accuracy": accuracy,
+        "counts": counts,
+    }
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def inclusion(tasks: Tasks, data: Path, out: Path) -> dict[str, Any]:
+    """Exclusive neurons of every layer."""
+    material, _, accuracy = merged_material(tasks, data, out)
+    counts = {}
+    for alpha in INCLUSION_ALPHAS:
+        layers = PAM(alpha=alpha).merge(material).merging.layers
+        counts[alpha] = {
+            name: {str(group): layer.sizes.get(group, 0) for group in map(TaskSet, ("A", "B", "AB"))}
+            for name, layer in layers.items()
+        }
+    found = {"tasks": {task: list(names) for task, names in tasks.items()}, "accuracy": accuracy, "counts": counts}
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def merged_material(tasks: Tasks, data: Path, out: Path) -> tuple[Material, Splits, dict[str, float]]:
+    """Networks for some tasks, ready to be merged, and their accuracy on test data."""
+    options = {**CONFIG.data.options, "tasks": {task: list(names) for task, names in tasks.items()}}
+    config = Config(**{**vars(CONFIG), "data": Choice("lfw", options)})
+    networks, splits = original_networks(config, out, data=data, watch=say)
+    objectives = {task: MultiLabel() for task in tasks}
+    accuracy = evaluate(dict(networks), splits.test.loader(500), objectives)
+    return prepare(networks, splits.train.loader(500), objectives=objectives), splits, accuracy
+
+
+def say(event: Event) -> None:
+    """A line for each stage."""
+    print(f"{event.state:8}{event.seconds:6.0f} s  {event.stage}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
