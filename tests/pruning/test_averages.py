@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from support.architectures import inputs, material
 
 from pamerge.merging import Separate
-from pamerge.pruning.averages import DECAY, take_averages, update_averages
+from pamerge.pruning.averages import take_averages, update_averages
 from pamerge.training.optimizer import rebuild_optimizer
 
 
-def train(network, optimizer, steps: int) -> list[dict[str, torch.Tensor]]:
+def train(network, optimizer, steps: int, trained: int) -> list[dict[str, torch.Tensor]]:
     """Some steps towards nothing in particular; returns the weights after each."""
     seen = []
     for _ in range(steps):
         optimizer.zero_grad()
         sum(output.square().mean() for output in network(inputs("lenet5")).values()).backward()
         optimizer.step()
-        update_averages(optimizer, network)
+        update_averages(optimizer, network, trained)
         seen.append({name: p.detach().clone() for name, p in network.named_parameters()})
     return seen
 
@@ -25,17 +26,27 @@ def train(network, optimizer, steps: int) -> list[dict[str, torch.Tensor]]:
 def test_the_average_counts_the_last_steps_most() -> None:
     network = Separate().merge(material("lenet5", 2))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    first, second, third = train(network, optimizer, 3)
+    first, second, third = train(network, optimizer, 3, trained=20)
     take_averages(optimizer, network)
     for name, parameter in network.named_parameters():
-        expected = DECAY * (DECAY * first[name] + (1 - DECAY) * second[name]) + (1 - DECAY) * third[name]
+        expected = 0.9 * (0.9 * first[name] + 0.1 * second[name]) + 0.1 * third[name]
         torch.testing.assert_close(parameter.detach(), expected)
+
+
+@pytest.mark.parametrize(("trained", "counted"), [(1, 1.0), (2, 1.0), (10, 0.2), (100, 0.02), (1000, 0.02)])
+def test_the_average_is_no_longer_than_half_of_the_training(trained: int, counted: float) -> None:
+    network = Separate().merge(material("lenet5", 2))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    first, second = train(network, optimizer, 2, trained)
+    take_averages(optimizer, network)
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(parameter.detach(), (1 - counted) * first[name] + counted * second[name])
 
 
 def test_the_average_follows_its_weights_through_a_removal() -> None:
     network = Separate().merge(material("lenet5", 2))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    train(network, optimizer, 3)
+    train(network, optimizer, 3, trained=20)
     old = dict(network.named_parameters())
     averages = {name: optimizer.state[p]["average"].clone() for name, p in old.items()}
     gone = next(iter(network.junctions["conv1"].task_sets()))
@@ -51,6 +62,6 @@ def test_weights_that_were_never_trained_stay() -> None:
     network = Separate().merge(material("lenet5", 2))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     optimizer = torch.optim.Adam(network.parameters())
-    update_averages(optimizer, network)
+    update_averages(optimizer, network, 20)
     take_averages(optimizer, network)
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())

@@ -72,6 +72,8 @@ class Config:
         effort: how many task-batches (a batch used for one task's loss) every scheme may use, from the original
             networks on, for merging, tuning, fine-tuning and pruning together.
         finetune: training steps between merging and pruning.
+        distill: from 0 to 1, the original networks' share, as teachers, in the loss of fine-tuning and pruning; labels
+            have the rest.
         prune: options of :func:`pamerge.prune`, the same for all schemes.
         tune: options of :func:`pamerge.compare_alphas`, for ``alpha = "tune"``.
         mix: how often each combination of tasks is executed, such as ``{"A": 0.5, "A+B": 0.5}``; all alike if it is
@@ -90,6 +92,7 @@ class Config:
     max_drop: float = 0.01
     effort: int = 10_000
     finetune: int = 200
+    distill: float = 0.0
     prune: Mapping[str, Any] = field(default_factory=dict)
     tune: Mapping[str, Any] = field(default_factory=dict)
     mix: Mapping[str, float] | None = None
@@ -166,6 +169,8 @@ def check_numbers(config: Any) -> None:
             raise PamergeError(f"{name} = {value!r}; expected a number above 0.")
     if config.finetune < 0:
         raise PamergeError(f"finetune = {config.finetune!r}; expected a whole number from 0.")
+    if not 0 <= config.distill <= 1:
+        raise PamergeError(f"distill = {config.distill!r}; expected a number from 0 to 1.")
 
 
 def _choices(value: Any, key: str) -> tuple[Choice, ...]:

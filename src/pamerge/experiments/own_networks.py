@@ -100,6 +100,8 @@ class MergeConfig:
         max_drop: the budget: how much each task's validation metric may get worse than its original network's.
         effort: a limit of task-batches (a batch used for one task's loss) for all stages together, or None.
         finetune: training steps between merging and pruning.
+        distill: from 0 to 1, the original networks' share, as teachers, in the loss of fine-tuning and pruning; labels
+            have the rest.
         prune: further options of :func:`pamerge.prune`.
         tune: options of :func:`pamerge.compare_alphas`, for ``alpha = "tune"``.
         mix: how often each combination of tasks is executed, such as ``{"age": 0.5, "age+gender": 0.5}``; all alike if
@@ -115,6 +117,7 @@ class MergeConfig:
     max_drop: float = 0.01
     effort: int | None = None
     finetune: int = 200
+    distill: float = 0.0
     prune: Mapping[str, Any] = field(default_factory=dict)
     tune: Mapping[str, Any] = field(default_factory=dict)
     mix: Mapping[str, float] | None = None
@@ -194,6 +197,7 @@ def _merge(
         max_drop=config.max_drop,
         effort=config.effort,
         finetune=config.finetune,
+        distill=config.distill,
         prune=config.prune,
         tune=config.tune,
         mix=config.mix,

@@ -173,6 +173,7 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
         max_drop=config.max_drop,
         effort=config.effort,
         finetune=config.finetune,
+        distill=config.distill,
         prune=config.prune,
         tune=config.tune,
         mix=config.mix,

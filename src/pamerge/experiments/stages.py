@@ -63,6 +63,7 @@ class Setting:
         max_drop: the budget.
         effort: the limit of task-batches, or None.
         finetune: training steps between merging and pruning.
+        distill: the original networks' share in the loss of fine-tuning and pruning.
         prune: further options of :func:`pamerge.prune`.
         tune: further options of :func:`pamerge.compare_alphas`.
         mix: how often each combination of tasks is executed; None if they are all alike.
@@ -80,6 +81,7 @@ class Setting:
     max_drop: float
     effort: int | None
     finetune: int
+    distill: float
     prune: Mapping[str, Any]
     tune: Mapping[str, Any]
     mix: Mapping[str, float] | None
@@ -87,6 +89,14 @@ class Setting:
     store: Store
     basis: Mapping[str, Any]
     progress: bool = False
+
+    def taught(self) -> dict[str, Any]:
+        """How the original networks teach, as options of training, and as something that stages depend on."""
+        return {"distill": self.distill} if self.distill else {}
+
+    def teachers(self) -> Mapping[str, nn.Module] | None:
+        """The original networks, if they teach."""
+        return self.networks if self.distill else None
 
     def preferences(self) -> dict[str, Any]:
         """The mix and the options of tuning, as something that stages depend on."""
@@ -142,6 +152,8 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
+            teachers=setting.teachers(),
+            **setting.taught(),
             **setting.prune,
         )
         return network, before | {
@@ -168,6 +180,7 @@ def pruned_depends_on(setting: Setting, choice: Choice) -> dict[str, Any]:
         "max_drop": setting.max_drop,
         "effort": setting.effort,
         "finetune": setting.finetune,
+        **setting.taught(),
         "prune": dict(setting.prune),
     }
 
@@ -183,7 +196,7 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
     notes |= {name: merging[name] for name in ("merging", "information")}
     if not setting.finetune:
         return network, notes
-    depends_on = {**basis, "finetune": setting.finetune}
+    depends_on = {**basis, "finetune": setting.finetune, **setting.taught()}
     checkpoint = setting.store.path("finetuning", depends_on, ".checkpoint")
 
     def make() -> tuple[MultitaskNetwork, Notes]:
@@ -195,6 +208,8 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
+            teachers=setting.teachers(),
+            **setting.taught(),
         )
         return network, {"task_batches": result.task_batches, "seconds": result.seconds}
 

@@ -10,21 +10,29 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-DECAY = 0.98
-"""How much of the average stays in a step; the last fifty steps or so count."""
+LONGEST = 50.0
+"""At most about so many of the last steps count."""
 
 _ENTRY = "average"
 
 
 @torch.no_grad()
-def update_averages(optimizer: Optimizer, network: nn.Module) -> None:
-    """Take the weights after a step into the average; the first ones are the average so far."""
+def update_averages(optimizer: Optimizer, network: nn.Module, trained: int) -> None:
+    """Take the weights after a step into the average; the first ones are the average so far.
+
+    Args:
+        optimizer: keeps the averages.
+        network: has the weights.
+        trained: how many steps there are from one use of the average to the next: about the latter half of them count,
+            since an average over more of them would take back what they have learnt.
+    """
+    fresh = min(1.0, 1 / min(LONGEST, trained / 2))
     for parameter in network.parameters():
         remembered = optimizer.state.get(parameter)
         if not remembered:
             continue
         if _ENTRY in remembered:
-            remembered[_ENTRY].lerp_(parameter, 1 - DECAY)
+            remembered[_ENTRY].lerp_(parameter, fresh)
         else:
             remembered[_ENTRY] = parameter.detach().clone()
 

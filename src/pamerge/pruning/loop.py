@@ -133,12 +133,13 @@ class Loop:
         """As many rounds of each task as its reach says, the tasks in turn."""
         at = self.state.at
         turns: dict[str, Removal] = {}
+        trained = self.settings.steps * sum(math.ceil(at.reach[task]) for task in at.active)
         for number in range(math.ceil(max(at.reach[task] for task in at.active))):
             if number and not self._may_go_on():
                 break
             before = at.task_batches
             for task in [task for task in at.active if number < at.reach[task]]:
-                found = self._round(task)
+                found = self._round(task, trained)
                 turns[task] = turns[task] + found if task in turns else found
             at.round_cost = max(at.round_cost, at.task_batches - before)
         return turns
@@ -170,10 +171,10 @@ class Loop:
                 break
         return metrics, True
 
-    def _round(self, task: str) -> Removal:
+    def _round(self, task: str, trained: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
         state, settings = self.state, self.settings
-        self._train(settings.steps, "pruning", task)
+        self._train(settings.steps, "pruning", task, trained)
         state.at.task_batches += state.session.measure(task, state.feed)
         finished = TaskSet(self.network.tasks) - set(state.at.active)
         scores = state.session.importance(task)
@@ -226,9 +227,22 @@ class Loop:
         }
 
     def _train(
-        self, steps: int, stage: str, task: str | None = None, schedule: Literal["constant", "cosine"] = "constant"
+        self,
+        steps: int,
+        stage: str,
+        task: str | None = None,
+        trained: int | None = None,
+        schedule: Literal["constant", "cosine"] = "constant",
     ) -> None:
-        """Some steps on all tasks, with the pruner's gates and penalty if it is a task's turn."""
+        """Some steps on all tasks, with the pruner's gates and penalty if it is a task's turn.
+
+        Args:
+            steps: how many.
+            stage: what they are for.
+            task: whose turn it is.
+            trained: how many steps there are until the average of the weights is used, if not these alone.
+            schedule: of the learning rate.
+        """
         of, state = self.of, self.state
         set_training_mode(self.network, self.settings.freeze_batch_norm)
         own = [parameter for group in state.session.parameters() for parameter in group["params"]]
@@ -249,7 +263,7 @@ class Loop:
             state.watch.check(state.at.task_batches, result.losses)
             if result.losses:
                 of.fabric.strategy.optimizer_step(state.optimizer)
-                update_averages(state.optimizer, self.network)
+                update_averages(state.optimizer, self.network, trained or steps)
             average_statistics(self.network, of.fabric)
             state.at.task_batches += len(result.losses)
             self.display.update(state.at.lap, losses=result.losses, stage=stage)
