@@ -46,6 +46,7 @@ def test_a_configuration_is_read_with_names_and_options(tmp_path) -> None:
         ("epochs = 2", "epoch = 2", "unknown key 'pretraining.epoch'"),
         ("epochs = 2", 'epochs = "2"', "pretraining.epochs = '2'; expected a whole number"),
         ("max_drop = 0.02", "max_drop = -1", "max_drop = -1; expected a number above 0"),
+        ("max_drop = 0.02", "distill = 1.5", r"distill = 1\.5; expected a number from 0 to 1"),
         ('name = "digits"\nschemes', "schemes", "the key 'name' is missing"),
         ('pruners = [{name = "taylor", batches = 5}]', "pruners = []", r"pruners = \[\]; expected a list"),
         ("seeds = [0, 1]", "seeds = []", r"seeds = \[\]; expected a list of whole numbers"),

@@ -68,6 +68,14 @@ def test_another_pruner_does_not_train_the_networks_again(finished) -> None:
     assert set((folder / "stages").glob("pretrain-*")) == trained
 
 
+def test_original_networks_teach_if_they_are_asked_to(finished) -> None:
+    folder, (alone,) = finished
+    merged = set((folder / "stages").glob("merged-*"))
+    (taught,) = run(Config(**{**vars(CONFIG), "distill": 1.0, "schemes": (Choice("separate"),)}), folder)
+    assert set((folder / "stages").glob("merged-*")) == merged
+    assert taught["schemes"]["separate"]["validation"] != alone["schemes"]["separate"]["validation"]
+
+
 @pytest.mark.parametrize(
     ("tasks", "expected"),
     [
