@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from pruning.around import neurons, quickly
@@ -150,6 +152,70 @@ def test_whoever_is_over_goes_in_smaller_steps_and_then_stops_while_the_others_g
     assert {f for task, f in fractions if task != "parts"} == {0.2}
     assert not any(touches for task, _, touches in turns[6:] if task != "parts")  # what parts needs is spared
     assert path.kept == 4
+
+
+def test_a_task_that_stopped_goes_on_once_it_is_well_within_its_budget(monkeypatch):
+    bad = {**FINE, "parts": 0.2}
+    barely = {**FINE, "parts": FINE["parts"] - 0.08}
+    scripted_metrics(monkeypatch, [FINE, bad, bad, barely, barely, barely, FINE, FINE, FINE, FINE])
+    turns = []
+
+    class Watching:
+        def start(self, surroundings):
+            class Session(QuietSession):
+                def importance(self, task):
+                    return {name: dict.fromkeys(found, 1.0) for name, found in surroundings.places.served(task).items()}
+
+                def quota(self, task, fraction, scores):
+                    turns.append((task, fraction))
+                    return 1
+
+            return Session()
+
+    quickly(merged(), TRAIN, VALIDATION, OBJECTIVES, pruner=Watching(), max_drop=0.1, patience=0, fraction=0.2,
+            recovery=1, laps=9)  # fmt: skip
+    laps = [fraction for task, fraction in turns if task == "parts"]
+    assert laps == [0.2, 0.2, 0.2]  # the first lap, and from the eighth on
+
+
+def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_recovery_is_needed(monkeypatch):
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [*[FINE] * 5, bad, FINE])
+    _, path = prune_within(0.1, laps=6, steps=1, recovery=1, final=0, fraction=0.01)
+    laps = [after.task_batches - before.task_batches for before, after in pairwise(path)]
+    assert laps[3] == 2 * laps[0]  # two rounds after three calm laps
+    assert path[5].recovered
+    assert laps[5] == laps[0]
+
+
+def test_a_neuron_that_could_not_be_spared_lets_others_go_first(monkeypatch):
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [FINE, bad, bad, FINE])
+    chosen = []
+
+    class Ordered:
+        def start(self, surroundings):
+            class Session(QuietSession):
+                def importance(self, task):
+                    chosen.append((task, {name: set(sets) for name, sets in surroundings.places.sets.items()}))
+                    served = surroundings.places.served(task)
+                    return {name: {n: 1 + 0.1 * n for n in found} for name, found in served.items()}
+
+                def quota(self, task, fraction, scores):
+                    return 1 if task == "parts" else 0
+
+            return Session()
+
+    network = merged()
+    before = {name: set(junction.task_sets()) for name, junction in network.junctions.items()}
+    path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, pruner=Ordered(), max_drop=0.1, laps=2, recovery=1,
+                   remove="neuron", per_flop=False)  # fmt: skip
+    gone = {name: before[name] - set(junction.task_sets()) for name, junction in network.junctions.items()}
+    assert [step.within for step in path] == [True, False, True]
+    ((name, (neuron,)),) = [(name, tuple(neurons)) for name, neurons in gone.items() if neurons]
+    first = next(iter(path[1].removed["parts"]))
+    served = sorted(n for n, tasks in merged().junctions[first].task_sets().items() if "parts" in tasks)
+    assert (name, neuron) != (first, served[0])
 
 
 def test_if_a_finished_task_is_over_those_still_pruned_are_to_blame(monkeypatch):

@@ -118,7 +118,8 @@ def _check(config: Config) -> None:
 def _in_parallel(config: Config, folder: Path, data: Path | None, jobs: int, watch: Watch) -> Watch:
     """Fill the store with several processes, so that everything is found there. Whom to tell about what is left."""
     in_processes(_pretrain_seed, [(config, folder, data, seed) for seed in config.seeds], jobs, watch)
-    schemes = [(config, folder, data, seed, choice) for seed in config.seeds for choice in config.schemes]
+    # the last scheme first: a merged network takes longer than the baselines, which are usually named before it
+    schemes = [(config, folder, data, seed, choice) for seed in config.seeds for choice in reversed(config.schemes)]
     in_processes(_prune_scheme, schemes, jobs, watch)
     return lambda event: None if event.state == "stored" else watch(event)
 

@@ -35,6 +35,12 @@ FIRST_RECOVERIES = 16
 LONGEST_REACH = 4.0
 """A lap has at most so many rounds of every task."""
 
+CALM_LAPS = 3
+"""After so many laps in which a task has more than half of its budget left, its steps become larger."""
+
+FEW = 3
+"""If a task is over its budget and no more neurons than this were removed from it, they rank higher from then on."""
+
 MOST_SUBSETS = 5
 """With more tasks than this, a step records the cost of single tasks and of all tasks only."""
 
@@ -51,6 +57,7 @@ class Loop:
         self.of, self.network, self.settings = of, of.network, of.settings
         self.state = RunState(of, found.meta["neurons"] if found is not None else None)
         self.found = found
+        self.taken: dict[str, list[str]] = {}
 
     def run(self) -> PruningPath:
         """Prune to the end, or go on from a checkpoint to the end.
@@ -89,8 +96,8 @@ class Loop:
         at.reference = dict(self.of.reference or metrics)
         at.active = list(tasks)
         at.reach = dict.fromkeys(tasks, 1.0)
-        at.limits = dict.fromkeys(tasks, LONGEST_REACH)
         at.failures = dict.fromkeys(tasks, 0)
+        at.calm = dict.fromkeys(tasks, 0)
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
         metrics, recovered = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
@@ -118,8 +125,9 @@ class Loop:
         else:
             at.kept = len(at.steps) - 1
             state.good = state.snapshot()
-            if recovered:  # recovery is dear: let the next one serve more removals
-                at.reach = {task: min(2 * reach, at.limits[task]) for task, reach in at.reach.items()}
+            if recovered:
+                at.reach = {task: min(1.0, reach) for task, reach in at.reach.items()}
+            self._encourage(metrics, [task for task, turn in turns.items() if not turn.removed])
             if len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
         if self._missing() <= 0:
@@ -133,6 +141,7 @@ class Loop:
         """As many rounds of each task as its reach says, the tasks in turn."""
         at = self.state.at
         turns: dict[str, Removal] = {}
+        self.taken = {task: [] for task in self.network.tasks}
         trained = self.settings.steps * sum(math.ceil(at.reach[task]) for task in at.active)
         for number in range(math.ceil(max(at.reach[task] for task in at.active))):
             if number and not self._may_go_on():
@@ -184,6 +193,7 @@ class Loop:
         freed = flops_freed(self.network, self.of.mix, leaving) if left else {}
         if left and settings.per_flop:
             scores = per_flop(scores, freed)
+        scores = self._with_blame(scores, task)
         least = expected_flops(self.network, self.of.mix) - self._fraction(task) * self._subgraph_cost(task)
         least = max(least, settings.target or 0.0)
         removed: dict[str, int] = {}
@@ -202,9 +212,19 @@ class Loop:
                 removed[name] = removed.get(name, 0) + number
                 left -= number
             refused |= stayed
+            gone = {(name, neuron) for name, neurons in chosen.items() for neuron in neurons} - stayed
+            self.taken[task] += sorted(_key(task, name, neuron) for name, neuron in gone)
             if not stayed:
                 break
         return Removal(removed, len(refused))
+
+    def _with_blame(self, scores: Scores, task: str) -> Scores:
+        """Each time that a neuron could not be spared, it counts twice as much, so that others are tried."""
+        blame = self.state.at.blame
+        return {
+            name: {n: v + (2 ** blame.get(_key(task, name, n), 0) - 1) * abs(v) for n, v in neurons.items()}
+            for name, neurons in scores.items()
+        }
 
     def _subgraph_cost(self, task: str) -> float:
         """What a task's subgraph costs under the mix."""
@@ -303,11 +323,30 @@ class Loop:
         for task in [task for task in over if task in at.active] or list(at.active):
             at.failures[task] += at.reach[task] <= 1
             at.reach[task] /= 2
-            at.limits[task] = at.reach[task]
+            at.calm[task] = 0
+            blamed = self.taken[task] if len(self.taken[task]) <= FEW else []
+            at.blame.update({neuron: at.blame.get(neuron, 0) + 1 for neuron in blamed})
             if at.failures[task] > self.settings.patience:
                 at.active.remove(task)
         if not at.active:
             at.stopped = "the budget is spent"
+
+    def _encourage(self, metrics: Mapping[str, float], idle: list[str]) -> None:
+        """Larger steps for a task that has been well within its budget for some laps, even if it had stopped.
+
+        A lap in which the pruner removed nothing from an ``idle`` task does not count.
+        """
+        at = self.state.at
+        if self.settings.max_drop is None:
+            return
+        for task, excess in self._excesses(metrics).items():
+            if task in idle:
+                continue
+            at.calm[task] = at.calm.get(task, 0) + 1 if excess <= -self.settings.max_drop / 2 else 0
+            if at.calm[task] >= CALM_LAPS:
+                at.calm[task] = at.failures[task] = 0
+                at.reach[task] = min(LONGEST_REACH, 2 * at.reach[task])
+                at.active = [name for name in self.network.tasks if name == task or name in at.active]
 
     def _finish(self) -> PruningPath:
         """Train once more at the point that was kept, unless that made it worse than the budget allows."""
@@ -364,6 +403,11 @@ class Loop:
             whole = expected_flops(self.network, self.of.mix) * first / now
             by_target = max(at.lap, math.ceil(at.lap * math.log(max(whole / target, 1.0)) / math.log(first / now)))
         return min((n for n in (by_target, self.settings.laps) if n is not None), default=None)
+
+
+def _key(task: str, junction: str, neuron: int) -> str:
+    """A task's neuron, as a key of plain JSON."""
+    return f"{task} {junction} {neuron}"
 
 
 def _is_idle(step: PruningStep) -> bool:

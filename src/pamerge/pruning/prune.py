@@ -71,7 +71,8 @@ def prune(
     that task's subgraph are removed. After a lap the validation metrics are compared with the budget. A network that is
     over it is trained a little more and judged again; if it is still over, everything goes back to the last good point,
     and the tasks that were over go on in steps of half the size, until they have failed too often. The others go on,
-    sparing what finished tasks need.
+    sparing what finished tasks need. A task that then has more than half of its budget left for some laps goes on in
+    larger steps again.
 
     Args:
         network: The network, trained; left in eval mode.
@@ -91,7 +92,7 @@ def prune(
         steps: Training steps before every removal.
         recovery: Training steps before a network that is over its budget is judged again.
         final: Training steps at the point that was kept.
-        patience: How often a task may be over its budget before its subgraph is left alone.
+        patience: How often a task may be over its budget before its subgraph is left alone, until it has recovered.
         laps: Stop after so many laps.
         effort: Stop before more than this many task-batches (batches used for one task's loss) are used, those of the
             last fine-tuning included.

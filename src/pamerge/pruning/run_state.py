@@ -71,8 +71,9 @@ class Position:
         seconds: Time taken by earlier processes.
         active: The tasks whose subgraphs are still being pruned.
         reach: How many rounds each task has in a lap; below one, one round that removes so much less.
-        limits: How far the reach of each task may grow.
         failures: How often each task was over its budget, with a reach of one or less.
+        calm: For how many laps each task has been well within its budget.
+        blame: How often a neuron was one of very few whose removal put its task over the budget.
         round_cost: The most task-batches that a round of all tasks took.
         reference: The metric of each task that its budget counts from.
         steps: The path so far.
@@ -85,8 +86,9 @@ class Position:
     seconds: float = 0.0
     active: list[str] = field(default_factory=list)
     reach: dict[str, float] = field(default_factory=dict)
-    limits: dict[str, float] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
+    calm: dict[str, int] = field(default_factory=dict)
+    blame: dict[str, int] = field(default_factory=dict)
     round_cost: int = 0
     reference: dict[str, float] = field(default_factory=dict)
     steps: list[PruningStep] = field(default_factory=list)
