@@ -3,8 +3,9 @@
     python scripts/result_tables.py            # writes the tables anew from results/
     python scripts/result_tables.py RUN …      # first copies the results of runs there
 
-A run is the folder of ``pamerge demo --seed 0 --out RUN`` or ``pamerge run configs/NAME.toml --out RUN``. Its results
-are kept in results/NAME, without what only the report shows. The paper's own numbers are in results/paper.json.
+A run is the folder of ``pamerge demo --seed SEED --out RUN`` (the README has seeds 0 to 4) or of ``pamerge run
+configs/NAME.toml --out RUN``. Its results are kept in results/NAME, without what only the report shows. The paper's own
+numbers are in results/paper.json.
 """
 
 from __future__ import annotations
@@ -129,9 +130,7 @@ def combinations_table() -> str:
 
 def fairness_table() -> str:
     """What each scheme was given and used, and whether the baselines are sane."""
-    rows = [
-        ["experiment", "pruner", "scheme", "task-batches", "minutes", "peak GiB", "MFLOPs before", "all ÷ separate all"]
-    ]
+    rows = [["experiment", "pruner", "scheme", "task-batches", "minutes", "MFLOPs before", "all ÷ separate all"]]
     for title, pruner, results, _ in _measured():
         for scheme in results[0]["schemes"]:
             found = [result["schemes"][scheme] for result in results]
@@ -143,7 +142,6 @@ def fairness_table() -> str:
                     scheme,
                     _spread((run["task_batches"] for run in found), "{:.0f}"),
                     _spread((run["seconds"] / 60 for run in found), "{:.0f}"),
-                    f"{max(run['peak_gib'] for run in found):.1f}",
                     _spread((sum(result["original_flops"].values()) / 1e6 for result in results), "{:.1f}"),
                     _spread(
                         run["flops"][everything] / result["schemes"]["separate"]["flops"][everything]
@@ -151,7 +149,8 @@ def fairness_table() -> str:
                     ),
                 ]
             )
-    return markdown(rows)
+    peak = max(result["environment"]["peak_gib"] for _, _, results, _ in _measured() for result in results)
+    return f"{markdown(rows)}\n\nNo process needed more than {peak:.1f} GiB."
 
 
 def latency_table() -> str:

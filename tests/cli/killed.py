@@ -49,6 +49,13 @@ def start(arguments: list[str], output: Path) -> tuple[int, int]:
         os._exit(code)
 
 
+def alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def run_until(line: str, arguments: list[str], output: Path) -> None:
     line, _, delay = line.partition("@")
     pid, stream = start(arguments, output)
@@ -66,7 +73,7 @@ def run_until(line: str, arguments: list[str], output: Path) -> None:
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status), "it was over before it was killed"
     give_up = time.monotonic() + 10
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+    while any(alive(worker) for worker in workers):
         assert time.monotonic() < give_up, "a worker outlived the command"
         time.sleep(0.05)
 

@@ -49,7 +49,8 @@ def test_a_configuration_is_read_with_names_and_options(tmp_path) -> None:
         ("max_drop = 0.02", "distill = 1.5", r"distill = 1\.5; expected a number from 0 to 1"),
         ('name = "digits"\nschemes', "schemes", "the key 'name' is missing"),
         ('pruners = [{name = "taylor", batches = 5}]', "pruners = []", r"pruners = \[\]; expected a list"),
-        ("seeds = [0, 1]", "seeds = []", r"seeds = \[\]; expected a list of whole numbers"),
+        ("seeds = [0, 1]", "seeds = []", r"seeds = \[\]; expected a list of different whole"),
+        ("seeds = [0, 1]", "seeds = [0, 0]", r"seeds = \[0, 0\]; expected a list of different whole numbers"),
         ("name =", "name ==", "is not valid TOML"),
     ],
 )

@@ -191,13 +191,11 @@ def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_recovery_is_
 def test_a_neuron_that_could_not_be_spared_lets_others_go_first(monkeypatch):
     bad = {**FINE, "parts": 0.2}
     scripted_metrics(monkeypatch, [FINE, bad, bad, FINE])
-    chosen = []
 
     class Ordered:
         def start(self, surroundings):
             class Session(QuietSession):
                 def importance(self, task):
-                    chosen.append((task, {name: set(sets) for name, sets in surroundings.places.sets.items()}))
                     served = surroundings.places.served(task)
                     return {name: {n: 1 + 0.1 * n for n in found} for name, found in served.items()}
 

@@ -145,8 +145,8 @@ def parse_config(content: Mapping[str, Any]) -> Config:
     check_numbers(config)
     if config.batch_size < 1:
         raise PamergeError(f"batch_size = {config.batch_size!r}; expected a whole number from 1.")
-    if not config.seeds:
-        raise PamergeError("seeds = []; expected a list of whole numbers.")
+    if not config.seeds or len(set(config.seeds)) < len(config.seeds):
+        raise PamergeError(f"seeds = {list(config.seeds)}; expected a list of different whole numbers.")
     if "/" in config.name or not config.name.strip():
         raise PamergeError(f"name = {config.name!r}; expected something that a file can be called.")
     return config

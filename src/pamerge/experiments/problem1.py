@@ -95,6 +95,8 @@ def prune_one_task(setting: Setting, material: Material, choice: Choice, options
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
+            teachers=setting.teachers(),
+            **setting.taught(),
         )
         return {
             "task": task,

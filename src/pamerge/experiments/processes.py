@@ -1,14 +1,17 @@
-"""Several stages at once, in processes of their own."""
+"""Several schemes and seeds at once, in processes of their own."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from threading import Event as Flag
 from threading import Thread
 from typing import Any
 
@@ -17,51 +20,85 @@ import torch
 from pamerge.errors import PamergeError
 from pamerge.experiments.store import Event, Watch
 
-_events: Any = None
-"""In a worker: the queue that leads to the main process."""
+_tell: Callable[[Event | Warning], None]
+"""In a worker: sends something to the main process."""
 
 
-def in_processes(work: Callable[..., None], arguments: Iterable[tuple[Any, ...]], jobs: int, watch: Watch) -> None:
+def in_processes(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], jobs: int, watch: Watch) -> None:
     """Call ``work(*arguments, watch)`` for all arguments, ``jobs`` at a time, which share this process's threads.
 
-    The first error stops everything, and workers never outlive this process, however it ends: nobody else writes what a
-    restarted run writes.
+    The first error ends all workers at once; what they were doing goes on from its checkpoint in the next run. Workers
+    never outlive this process, however it ends, so that a restarted run is the only one that writes its stages.
     """
+    jobs = min(jobs, len(arguments))
     context = multiprocessing.get_context("spawn")
-    events = context.SimpleQueue()
-    relay = Thread(target=_relay, args=(events, watch), daemon=True)
-    relay.start()
+    reader, writer = context.Pipe(duplex=False)
     threads = max(1, torch.get_num_threads() // jobs)
-    pool = ProcessPoolExecutor(jobs, context, _begin, (events, threads))
+    others = set(multiprocessing.active_children())
+    with _relayed(reader, watch):
+        pool = ProcessPoolExecutor(jobs, context, _begin, (writer, context.Lock(), threads))
+        try:
+            for done in as_completed([pool.submit(_call, work, given) for given in arguments]):
+                done.result()
+        except BrokenProcessPool as error:
+            raise PamergeError(
+                f"One of {jobs} processes ended by itself, perhaps for want of memory. Give the same command again, or "
+                'use fewer jobs. (In a script of your own, start it under if __name__ == "__main__":.)'
+            ) from error
+        except BaseException:
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _relayed(reader: Connection, watch: Watch) -> Iterator[None]:
+    """What workers send is told here while it lasts; an error in the telling is raised at the end."""
+    over = Flag()
+    errors: list[BaseException] = []
+
+    def relay() -> None:
+        while reader.poll(0.1) or not over.is_set():
+            if not reader.poll():
+                continue
+            found = reader.recv()
+            try:
+                if isinstance(found, Warning):
+                    warnings.warn(found, stacklevel=1)
+                else:
+                    watch(found)
+            except Exception as error:  # workers must not wait for a reader
+                errors.append(error)
+
+    thread = Thread(target=relay, daemon=True)
+    thread.start()
     try:
-        for done in as_completed([pool.submit(_call, work, given) for given in arguments]):
-            done.result()
-    except BrokenProcessPool:
-        raise PamergeError(
-            f"One of {jobs} processes was killed, perhaps for want of memory. Give the same command again, or use "
-            "fewer jobs."
-        ) from None
-    except BaseException:
-        for worker in multiprocessing.active_children():
-            worker.terminate()
-        raise
+        yield
     finally:
-        pool.shutdown(cancel_futures=True)
-        events.put(None)
-        relay.join()
+        over.set()
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
-def _relay(events: Any, watch: Watch) -> None:
-    while (event := events.get()) is not None:
-        watch(event)
+def _begin(writer: Connection, lock: Any, threads: int) -> None:
+    global _tell
 
+    def tell(what: Event | Warning) -> None:
+        with lock:
+            writer.send(what)
 
-def _begin(events: Any, threads: int) -> None:
-    global _events
-    _events = events
+    def pass_on(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        tell(message if isinstance(message, Warning) else category(message))
+
+    _tell = tell
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process sees it, and ends this one
     Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
+    warnings.simplefilter("always", UserWarning)
+    warnings.showwarning = pass_on
 
 
 def _end_with_parent() -> None:
@@ -73,7 +110,3 @@ def _end_with_parent() -> None:
 
 def _call(work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     work(*arguments, _tell)
-
-
-def _tell(event: Event) -> None:
-    _events.put(event)

@@ -301,7 +301,7 @@ def _result(config: Config, setting: Setting, splits: Splits, networks: Path, na
         "schemes": schemes,
         "environment": {
             "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
+            "threads": max(scheme.get("threads", torch.get_num_threads()) for scheme in schemes.values()),
             "machine": platform.machine(),
             "peak_gib": max(scheme.get("peak_gib", 0.0) for scheme in schemes.values()),
         },

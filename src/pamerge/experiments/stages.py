@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from pamerge.errors import PamergeError
@@ -160,7 +161,8 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
             "validation": dict(path.final),
             "task_batches": spent + path.task_batches,
             "seconds": before["seconds"] + path.seconds,
-            "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            "threads": torch.get_num_threads(),
+            "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,  # of the process so far
             "stopped": path.stopped,
             "path": [{"flops": dict(step.flops), "metrics": dict(step.metrics)} for step in path.steps],
         }

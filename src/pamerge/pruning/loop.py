@@ -36,10 +36,10 @@ LONGEST_REACH = 4.0
 """A lap has at most so many rounds of every task."""
 
 CALM_LAPS = 3
-"""After so many laps in which a task has more than half of its budget left, its steps become larger."""
+"""After so many laps in which a task has half of its budget left or more, its steps become larger."""
 
 FEW = 3
-"""If a task is over its budget and no more neurons than this were removed from it, they rank higher from then on."""
+"""If a task is over its budget and no more neurons than this were removed from it, their scores rise."""
 
 MOST_SUBSETS = 5
 """With more tasks than this, a step records the cost of single tasks and of all tasks only."""
@@ -127,7 +127,7 @@ class Loop:
             state.good = state.snapshot()
             if recovered:
                 at.reach = {task: min(1.0, reach) for task, reach in at.reach.items()}
-            self._encourage(metrics, [task for task, turn in turns.items() if not turn.removed])
+            self._encourage(metrics, turns)
             if len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
         if self._missing() <= 0:
@@ -188,12 +188,12 @@ class Loop:
         finished = TaskSet(self.network.tasks) - set(state.at.active)
         scores = state.session.importance(task)
         scores = candidates(self.network, state.places, scores, task, finished, settings.remove)
+        scores = self._with_blame(scores, task)
         left = state.session.quota(task, self._fraction(task), scores) if scores else 0
         leaving = task if settings.remove == "task" else None
         freed = flops_freed(self.network, self.of.mix, leaving) if left else {}
         if left and settings.per_flop:
             scores = per_flop(scores, freed)
-        scores = self._with_blame(scores, task)
         least = expected_flops(self.network, self.of.mix) - self._fraction(task) * self._subgraph_cost(task)
         least = max(least, settings.target or 0.0)
         removed: dict[str, int] = {}
@@ -219,10 +219,14 @@ class Loop:
         return Removal(removed, len(refused))
 
     def _with_blame(self, scores: Scores, task: str) -> Scores:
-        """Each time that a neuron could not be spared, it counts twice as much, so that others are tried."""
+        """Each time that a neuron could not be spared, its score rises by its size, so that others are tried."""
         blame = self.state.at.blame
+
+        def raised(value: float, times: int) -> float:
+            return value + (2**times - 1) * abs(value) if times else value
+
         return {
-            name: {n: v + (2 ** blame.get(_key(task, name, n), 0) - 1) * abs(v) for n, v in neurons.items()}
+            name: {n: raised(value, blame.get(_key(task, name, n), 0)) for n, value in neurons.items()}
             for name, neurons in scores.items()
         }
 
@@ -324,23 +328,30 @@ class Loop:
             at.failures[task] += at.reach[task] <= 1
             at.reach[task] /= 2
             at.calm[task] = 0
-            blamed = self.taken[task] if len(self.taken[task]) <= FEW else []
-            at.blame.update({neuron: at.blame.get(neuron, 0) + 1 for neuron in blamed})
+            self._blame(task)
             if at.failures[task] > self.settings.patience:
                 at.active.remove(task)
         if not at.active:
             at.stopped = "the budget is spent"
 
-    def _encourage(self, metrics: Mapping[str, float], idle: list[str]) -> None:
+    def _blame(self, task: str) -> None:
+        """If it was few neurons that put a task over its budget, they are remembered."""
+        blame = self.state.at.blame
+        turns = [task] if self.settings.remove == "task" else list(self.taken)  # whose turns took neurons from it
+        suspects = [neuron for turn in turns for neuron in self.taken.get(turn, [])]
+        if len(suspects) <= FEW:
+            blame.update({neuron: blame.get(neuron, 0) + 1 for neuron in suspects})
+
+    def _encourage(self, metrics: Mapping[str, float], turns: Mapping[str, Removal]) -> None:
         """Larger steps for a task that has been well within its budget for some laps, even if it had stopped.
 
-        A lap in which the pruner removed nothing from an ``idle`` task does not count.
+        Laps without any removal do not count, nor do those in which the pruner removed nothing from the task itself.
         """
         at = self.state.at
-        if self.settings.max_drop is None:
+        if self.settings.max_drop is None or not any(turn.removed for turn in turns.values()):
             return
         for task, excess in self._excesses(metrics).items():
-            if task in idle:
+            if task in turns and not turns[task].removed:
                 continue
             at.calm[task] = at.calm.get(task, 0) + 1 if excess <= -self.settings.max_drop / 2 else 0
             if at.calm[task] >= CALM_LAPS:

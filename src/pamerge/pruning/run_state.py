@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +97,9 @@ class Position:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Position:
-        """The position that ``asdict`` wrote."""
-        return cls(**{**data, "steps": [PruningStep(**step) for step in data["steps"]]})
+        """The position that ``asdict`` wrote; what only earlier versions wrote is left out."""
+        known = {entry.name: data[entry.name] for entry in fields(cls) if entry.name in data}
+        return cls(**{**known, "steps": [PruningStep(**step) for step in data["steps"]]})
 
 
 @dataclass(frozen=True)

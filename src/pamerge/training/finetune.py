@@ -151,7 +151,7 @@ def look_at(
     most: int | None = None,
     count: bool = False,
 ) -> Survey:
-    """What the training data of all processes holds; mistakes in it, or teachers that do not fit, are errors.
+    """What the data of all processes holds; mistakes in it, or teachers that do not fit, are errors.
 
     See :func:`pamerge.training.data.survey` for ``most`` and ``count``.
     """
