@@ -11,7 +11,7 @@ from training.small import merged
 import pamerge
 from pamerge import PamergeError, TaskSet
 from pamerge.merging import Assigned
-from pamerge.pruning.freed import flops_freed, per_flop
+from pamerge.pruning.freed import flops_freed, per_flop, that_free
 from pamerge.pruning.ranking import expected_flops, lowest, resolve_mix
 
 scores = st.dictionaries(
@@ -91,7 +91,7 @@ def test_what_a_removal_saves_is_what_it_was_said_to_save(name):
 
 
 def test_what_it_saves_when_one_task_leaves_a_neuron():
-    """Exact at the first junction, whose neurons read the input whoever needs them."""
+    """Exact at the first junction, whose neurons read the input whoever needs them, and up to what it loses with it."""
     made_of = material("lenet5", 2)
     network = pamerge.merge(
         made_of.networks,
@@ -106,6 +106,33 @@ def test_what_it_saves_when_one_task_leaves_a_neuron():
         other = copy.deepcopy(network)
         other.restrict({"conv1": {neuron: TaskSet("B")}})
         assert freed["conv1"][neuron] == pytest.approx(before - expected_flops(other, mix), rel=0.02)
+
+
+@pytest.mark.parametrize("leaving", ["shape", "parts", "size"])
+def test_what_it_saves_when_one_task_leaves_a_neuron_of_a_mixed_network(leaving):
+    """A neuron of fewer tasks reads more, so that leaving it may even cost something."""
+    network = merged()
+    mix = resolve_mix(None, network.tasks)
+    before = sum(p * network.flops(t, convention="2mac") for t, p in mix.items())
+    freed = flops_freed(network, mix, leaving)
+    seen = []
+    for junction in network.junctions.values():
+        for neuron, tasks in [] if junction.fixed else list(junction.task_sets().items())[::3]:
+            other = copy.deepcopy(network)
+            if leaving in tasks and not other.restrict({junction.name: {neuron: tasks - {leaving}}}).refused:
+                saved = before - sum(p * other.flops(t, convention="2mac") for t, p in mix.items())
+                seen.append(freed[junction.name][neuron] == pytest.approx(saved))
+    assert sum(seen) >= 0.7 * len(seen) > 3
+
+
+def test_negative_importance_per_flop_prefers_what_saves_much_too():
+    found = per_flop({"a": {0: -1.0, 1: -1.0}}, {"a": {0: 10.0, 1: 30.0}})
+    assert found["a"][1] < found["a"][0] < 0
+
+
+def test_what_saves_nothing_is_left_alone():
+    found = that_free({"a": {0: 1.0, 1: 1.0, 2: 0.0}, "b": {0: 1.0}}, {"a": {0: 2.0, 1: -1.0, 2: -1.0}, "b": {0: 0.0}})
+    assert found == {"a": {0: 1.0, 2: 0.0}}  # a neuron that says nothing may go
 
 
 def test_the_expected_cost_follows_the_mix():

@@ -23,9 +23,15 @@ def flops_freed(network: MultitaskNetwork, mix: Mix, leaving: str | None = None)
         network: The network.
         mix: How often each subset of tasks is executed.
         leaving: If only this task leaves the neurons: the columns in blocks that serve it, and the rows where no other
-            task needs them. A neuron that then feeds nothing is gone.
+            task needs them, less what the rows gain: a neuron of fewer tasks reads more. A neuron that then feeds
+            nothing is gone. May be negative.
     """
     nodes, names = network.structure.nodes, junction_names(network.structure)
+
+    @functools.cache
+    def readable(junction: str, group: TaskSet) -> int:
+        """How many neurons a neuron of a group reads."""
+        return sum(len(found) for tasks, found in network.junctions[junction].groups.items() if group.issubset(tasks))
 
     @functools.cache
     def active(group: TaskSet) -> float:
@@ -45,14 +51,16 @@ def flops_freed(network: MultitaskNetwork, mix: Mix, leaving: str | None = None)
             continue
         space = nodes[node.inputs[0]].space if node.op == "conv_transpose" else node.space
         cost = 2 * math.prod(node.settings.get("kernel", ())) * math.prod(space) * node.width
+        source, rest = names[node.inputs[0]], group - {leaving} if leaving is not None else TaskSet()
         inputs = 1 if node.op == "depthwise" else len(layout.inputs) * layout.input_width
-        alone = active(group) - active(group - {leaving}) if leaving is not None else active(group)
+        after = 1 if node.op == "depthwise" else readable(source, rest) * layout.input_width
+        row, kept = cost * inputs * active(group), cost * after * active(rest)
         for neuron in layout.outputs.tolist():
             whole, part = rows.get(neuron, (0.0, 0.0))
-            rows[neuron] = whole + cost * inputs * active(group), part + cost * inputs * alone
+            rows[neuron] = whole + row, part + row - kept
         if node.kind == "weighted":
             serves = leaving is None or leaving in group
-            columns = found.setdefault(names[node.inputs[0]], {})
+            columns = found.setdefault(source, {})
             for neuron in layout.inputs.tolist():
                 saved = cost * layout.input_width * len(layout.outputs) * active(group) if serves else 0.0
                 columns[neuron] = columns.get(neuron, 0.0) + saved
@@ -68,10 +76,27 @@ def flops_freed(network: MultitaskNetwork, mix: Mix, leaving: str | None = None)
 
 
 def per_flop(scores: Scores, freed: Scores) -> Scores:
-    """Importance divided by the operations that a removal frees, in units of the mean over the scored neurons."""
+    """Importance divided by the operations that a removal frees, in units of the mean over the scored neurons.
+
+    A negative importance (something does harm) is multiplied instead: either way the lowest ones free much.
+    """
     values = [freed[junction][neuron] for junction, neurons in scores.items() for neuron in neurons]
     typical = sum(values) / max(1, len(values)) or 1.0
+
+    def each(value: float, free: float) -> float:
+        units = max(free / typical, 1e-12)
+        return value / units if value >= 0 else value * units
+
     return {
-        junction: {n: value / max(freed[junction][n] / typical, 1e-12) for n, value in neurons.items()}
+        junction: {n: each(value, freed[junction][n]) for n, value in neurons.items()}
         for junction, neurons in scores.items()
     }
+
+
+def that_free(scores: Scores, freed: Scores) -> Scores:
+    """The neurons whose removal saves something, and those that say nothing: the other tasks will leave them, too."""
+    kept = {
+        junction: {n: value for n, value in neurons.items() if value <= 0 or freed[junction][n] > 0}
+        for junction, neurons in scores.items()
+    }
+    return {junction: neurons for junction, neurons in kept.items() if neurons}

@@ -11,7 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from pamerge.pruning.averages import take_averages, update_averages
-from pamerge.pruning.freed import flops_freed, per_flop
+from pamerge.pruning.freed import flops_freed, per_flop, that_free
 from pamerge.pruning.path import PruningPath, PruningStep
 from pamerge.pruning.protocol import Scores
 from pamerge.pruning.ranking import expected_flops, lowest
@@ -188,10 +188,9 @@ class Loop:
         finished = TaskSet(self.network.tasks) - set(state.at.active)
         scores = state.session.importance(task)
         scores = candidates(self.network, state.places, scores, task, finished, settings.remove)
-        scores = self._with_blame(scores, task)
+        freed = flops_freed(self.network, self.of.mix, task if settings.remove == "task" else None)
+        scores = that_free(self._with_blame(scores, task), freed)
         left = state.session.quota(task, self._fraction(task), scores) if scores else 0
-        leaving = task if settings.remove == "task" else None
-        freed = flops_freed(self.network, self.of.mix, leaving) if left else {}
         if left and settings.per_flop:
             scores = per_flop(scores, freed)
         least = expected_flops(self.network, self.of.mix) - self._fraction(task) * self._subgraph_cost(task)
