@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
-from pamerge.data import MultitaskDataset, Splits
+from pamerge.data import Splits
 from pamerge.errors import PamergeError
 from pamerge.experiments.config import Choice, Config
 from pamerge.experiments.describe import network_record
 from pamerge.experiments.metrics import sharing_ratios
+from pamerge.experiments.pretraining import pretrained
 from pamerge.experiments.problem1 import prune_one_task, pruned_task
 from pamerge.experiments.processes import in_processes
 from pamerge.experiments.registry import (
@@ -29,7 +28,6 @@ from pamerge.experiments.registry import (
     NETWORKS,
     lookup,
     make_data,
-    make_network,
     make_pruner,
     make_scheme,
 )
@@ -40,7 +38,6 @@ from pamerge.network.files import save, write_atomically
 from pamerge.network.network import MultitaskNetwork
 from pamerge.tasks import all_subsets
 from pamerge.training import MultiLabel, Objective, evaluate
-from pamerge.training.finetune import seeded
 
 
 @dataclass(frozen=True)
@@ -156,7 +153,7 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
     if config.problem1 is not None:
         pruned_task(config.problem1, tasks)
     basis = _basis(config, seed)
-    networks = _pretrained(config, splits, store, basis, seed)
+    networks = pretrained(config, splits, store, basis, seed)
     objectives: dict[str, Objective] = {task: MultiLabel() for task in networks}
     loaders = SplitLoaders(splits, config.batch_size, seed)
     reference = store.json(
@@ -192,7 +189,7 @@ def original_networks(
     seed = config.seeds[0]
     splits = make_data(config.data, seed, data)
     store = _store(config, Path(folder), seed, watch)
-    return _pretrained(config, splits, store, _basis(config, seed), seed), splits
+    return pretrained(config, splits, store, _basis(config, seed), seed), splits
 
 
 def _basis(config: Config, seed: int) -> dict[str, Any]:
@@ -204,76 +201,6 @@ def _basis(config: Config, seed: int) -> dict[str, Any]:
         "batch_size": config.batch_size,
         "seed": seed,
     }
-
-
-def _pretrained(
-    config: Config, splits: Splits, store: Store, basis: Mapping[str, Any], seed: int
-) -> dict[str, nn.Module]:
-    """The original network of each task; they may start from a common training on all labels."""
-    tasks = splits.train.tasks
-    start: Mapping[str, torch.Tensor] | None = None
-    settings = config.pretraining
-    untrained = {task: _untrained(config, splits.train, task, seed) for task in tasks}  # or mistakes in options
-    if settings.common_epochs:
-        everything = splits.train.with_tasks({"all": splits.train.names})
-        start = store.tensors(
-            "common",
-            _common_basis(config, basis),
-            lambda: _train(config, everything, "all", None, settings.common_epochs, seed),
-            "train a common network",
-        )
-    for number, (task, network) in enumerate(untrained.items()):
-        weights = store.tensors(
-            f"pretrain-{task}",
-            {**basis, "task": task},
-            lambda task=task, number=number: _train(  # type: ignore[misc]
-                config, splits.train, task, start, settings.epochs, 1000 * (number + 1) + seed
-            ),
-            f"train the network of {task}",
-        )
-        network.load_state_dict(dict(weights))
-        network.eval()
-    return untrained
-
-
-def _common_basis(config: Config, basis: Mapping[str, Any]) -> dict[str, Any]:
-    """The common training does not depend on what comes after it, nor on how labels are divided among tasks."""
-    options = {name: value for name, value in config.data.options.items() if name != "tasks"}
-    pretraining = replace(config.pretraining, epochs=0)
-    return {**basis, "data": asdict(replace(config.data, options=options)), "pretraining": asdict(pretraining)}
-
-
-def _untrained(config: Config, data: MultitaskDataset, task: str, seed: int) -> nn.Module:
-    generator = torch.Generator().manual_seed(seed)
-    return make_network(config.network, len(data.tasks[task]), data.input_size, generator)
-
-
-def _train(
-    config: Config,
-    data: MultitaskDataset,
-    task: str,
-    start: Mapping[str, torch.Tensor] | None,
-    epochs: int,
-    seed: int,
-) -> dict[str, torch.Tensor]:
-    """Train one network; weights that fit (all but the output layer) come from ``start``."""
-    network = _untrained(config, data, task, seed)
-    if start is not None:
-        own = network.state_dict()
-        network.load_state_dict({n: start[n] if start[n].shape == w.shape else w for n, w in own.items()})
-    loader = data.loader(config.batch_size, shuffle=torch.Generator().manual_seed(seed))
-    optimizer = torch.optim.Adam(network.parameters(), config.pretraining.lr)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, config.pretraining.lr, total_steps=epochs * len(loader))
-    network.train()
-    with seeded(seed):
-        for _ in range(epochs):
-            for inputs, targets in loader:
-                optimizer.zero_grad()
-                loss = functional.binary_cross_entropy_with_logits(network(inputs), targets[task])
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                schedule.step()
-    return network.state_dict()
 
 
 def _result(config: Config, setting: Setting, splits: Splits, networks: Path, name: str) -> dict[str, Any]:
