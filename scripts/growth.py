@@ -1,0 +1,169 @@
+"""How time, memory and cost grow with the number of tasks: 2 to 10 tasks of four face attributes each.
+
+    python scripts/growth.py --data FOLDER [--out runs/growth]   # measures: results/growth.json, then the chart
+    python scripts/growth.py --chart                             # only draws the chart again
+
+Ten VGG-16 at an eighth of their width, from one common training; the first K of them are merged with PAM, zipped, and
+pruned, with an effort that is the same for each task; beside it, the same without merging. Each K has a process of its
+own, whose peak of memory is recorded. Networks and finished measurements are kept in ``--out``, so that a run that was
+killed goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import nn
+
+import pamerge
+from pamerge.data import Splits
+from pamerge.experiments import Choice, Config, Pretraining, original_networks
+from pamerge.network.files import write_atomically
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "growth.json"
+CHART = ROOT / "docs" / "images" / "growth.svg"
+SIZES = (2, 4, 6, 8, 10)
+SCHEMES = {"separate": pamerge.Separate(), "pam": pamerge.PAM(alpha=0.05, zip=0.5, levels=1, steps=10, lr=1e-3)}
+BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 50, 1000, 0.01, 0
+CONFIG = Config(
+    name="growth",
+    data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5}),
+    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True}),
+    schemes=(),
+    pruners=(),
+    pretraining=Pretraining(common_epochs=8, epochs=3, lr=1e-3),
+    batch_size=BATCH,
+)
+
+
+def main() -> None:
+    """Measure what is missing, then draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="the folder of LFW, or one that holds it")
+    parser.add_argument("--out", type=Path, default=Path("runs/growth"), help="where networks are kept")
+    parser.add_argument("--chart", action="store_true", help="only draw the chart again")
+    arguments = parser.parse_args()
+    if not arguments.chart:
+        if arguments.data is None:
+            parser.error("--data is needed to measure")
+        original_networks(CONFIG, arguments.out, data=arguments.data, watch=print)
+        found = [in_own_process(size, scheme, arguments.data, arguments.out) for size in SIZES for scheme in SCHEMES]
+        environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+        content = {"effort_per_task": EFFORT_PER_TASK, "environment": environment, "runs": found}
+        write_atomically(RESULTS, (json.dumps(content, indent=1) + "\n").encode())
+    draw(json.loads(RESULTS.read_text())["runs"])
+
+
+def in_own_process(size: int, scheme: str, data: Path, out: Path) -> dict[str, Any]:
+    """The measurement of one cell, from the folder if it is there."""
+    path = out / f"{scheme}-{size}.json"
+    if not path.exists():
+        process = multiprocessing.get_context("spawn").Process(target=measure, args=(size, scheme, data, out, path))
+        process.start()
+        process.join()
+        if process.exitcode:
+            raise SystemExit(f"{scheme} with {size} tasks ended with code {process.exitcode}")
+    found: dict[str, Any] = json.loads(path.read_text())
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
+    """Merge the first networks, fine-tune, prune; time, memory and cost."""
+    everything, splits = original_networks(CONFIG, out, data=data)
+    networks = dict(list(everything.items())[:size])
+    splits = splits.with_tasks({task: splits.train.tasks[task] for task in networks})
+    objectives = {task: pamerge.MultiLabel() for task in networks}
+    reference = pamerge.evaluate(networks, splits.validation.loader(500), objectives)
+    start = time.perf_counter()
+    network = pamerge.merge(
+        networks, splits.train.loader(500), SCHEMES[scheme], objectives=objectives, train=batches(splits)
+    )
+    merged = time.perf_counter()
+    cost_before = costs(network)
+    pruned = shrink(network, networks, splits, reference)
+    content = {
+        "tasks": size,
+        "scheme": scheme,
+        "seconds": {"merging": merged - start, "pruning": time.perf_counter() - merged},
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "merged": cost_before,
+        "pruned": costs(network),
+        "original": mean(
+            pamerge.merge(networks, splits.train.loader(500), pamerge.Separate()).flops(t) for t in networks
+        ),
+        "stopped": pruned.stopped,
+        "task_batches": pruned.task_batches,
+        "reference": reference,
+        "validation": dict(pruned.final),
+        "test": pamerge.evaluate(network, splits.test.loader(500), objectives),
+    }
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def shrink(
+    network: pamerge.MultitaskNetwork, networks: Mapping[str, nn.Module], splits: Splits, reference: Mapping[str, float]
+) -> pamerge.PruningPath:
+    """Fine-tune and prune; singles and all tasks together count alike, because 1,023 combinations are no mix."""
+    objectives = {task: pamerge.MultiLabel() for task in networks}
+    pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, seed=SEED, progress=False)
+    mix = {task: 0.5 / len(networks) for task in networks} | {"+".join(networks): 0.5}
+    return pamerge.prune(
+        network,
+        batches(splits),
+        splits.validation.loader(500),
+        objectives,
+        pruner=pamerge.Taylor(),
+        max_drop=MAX_DROP,
+        reference=reference,
+        mix=mix,
+        effort=EFFORT_PER_TASK * len(networks),
+        lr=1e-3,
+        seed=SEED,
+        progress=False,
+    )
+
+
+def batches(splits: Splits) -> Any:
+    """Training batches in an order that depends on the seed alone."""
+    return splits.train.loader(BATCH, shuffle=torch.Generator().manual_seed(SEED))
+
+
+def costs(network: pamerge.MultitaskNetwork) -> dict[str, float]:
+    """FLOPs of a single task, on average, and of all tasks."""
+    return {"single": mean(network.flops(task) for task in network.tasks), "all": network.flops(network.tasks)}
+
+
+def draw(runs: list[dict[str, Any]]) -> None:
+    """Three panels over the number of tasks: cost per task, time per task, memory."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    panels = figure.subplots(1, 3)
+    for scheme, colour in (("separate", "0.55"), ("pam", "tab:blue")):
+        rows = [run for run in runs if run["scheme"] == scheme]
+        sizes = [run["tasks"] for run in rows]
+        look = {"color": colour, "marker": "o"}
+        panels[0].plot(sizes, [r["pruned"]["all"] / r["tasks"] / 1e6 for r in rows], label=f"{scheme}, all", **look)
+        panels[0].plot(sizes, [r["pruned"]["single"] / 1e6 for r in rows], label=f"{scheme}, single", ls=":", **look)
+        panels[1].plot(sizes, [sum(r["seconds"].values()) / r["tasks"] / 60 for r in rows], label=scheme, **look)
+        panels[2].plot(sizes, [r["peak_gib"] for r in rows], label=scheme, **look)
+    for axes, title in zip(panels, ("MFLOPs per task", "minutes per task", "peak memory, GiB"), strict=True):
+        axes.set(title=title, xlabel="tasks", xticks=SIZES)
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(CHART)
+
+
+if __name__ == "__main__":
+    main()
