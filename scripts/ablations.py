@@ -1,11 +1,12 @@
 """Does regrouping see how tasks are related? The paper's two studies of it, on faces.
 
-    python scripts/ablations.py --data FOLDER [--out runs/ablations]
+    python scripts/ablations.py --data FOLDER [--out runs/ablations]  # measures: results/ablations.json, then the chart
+    python scripts/ablations.py --chart                               # only draws the chart again
 
 *Relatedness*: pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common; how many neurons of the last
 hidden layer are shared, for several α. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons
-of each layer are exclusive to A and to B. Networks are VGG-16 at a quarter of the width that start from one common
-training. Writes results/ablations.json; trained networks are kept in ``--out``, so that a run that was killed goes on.
+of each layer are exclusive to A and to B. Networks are VGG-16 at an eighth of the width that start from one common
+training. Trained networks are kept in ``--out``, so that a run that was killed goes on.
 """
 
 from __future__ import annotations
@@ -27,36 +28,49 @@ from pamerge.network.files import write_atomically
 from pamerge.tasks import TaskSet
 from pamerge.training import MultiLabel, evaluate
 
-RESULTS = Path(__file__).parents[1] / "results" / "ablations.json"
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results" / "ablations.json"
+CHART = ROOT / "docs" / "images" / "ablations.svg"
 BITS = (0.0, 0.1, 0.2, 0.5)
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 INCLUSION_ALPHAS = (0.02, 0.05, 0.1, 0.2)
 CONFIG = Config(
     name="ablations",
     data=Choice("lfw", {"quantile": 0.5}),
-    network=Choice("vgg16", {"width": 0.25, "batch_norm": True}),
+    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True}),
     schemes=(),
     pruners=(),
-    pretraining=Pretraining(common_epochs=10, epochs=2, lr=1e-3),
+    pretraining=Pretraining(common_epochs=8, epochs=2, lr=1e-3),
+    batch_size=32,
 )
 
 Tasks = Mapping[str, Sequence[str]]
 
 
 def main() -> None:
-    """Train what is missing, merge, count."""
+    """Train what is missing, merge, count, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of LFW, or one that holds it")
+    parser.add_argument("--data", type=Path, help="the folder of LFW, or one that holds it")
     parser.add_argument("--out", type=Path, default=Path("runs/ablations"), help="where trained networks are kept")
+    parser.add_argument("--chart", action="store_true", help="only draw the chart again")
     arguments = parser.parse_args()
-    splits = make_data(CONFIG.data, CONFIG.seeds[0], arguments.data)
-    found: dict[str, Any] = {"relatedness": [], "torch": torch.__version__}
-    for bits, pair in related_pairs(splits).items():
-        found["relatedness"].append(relatedness(pair, bits, arguments.data, arguments.out))
+    if not arguments.chart:
+        if arguments.data is None:
+            parser.error("--data is needed to measure")
+        found = measure(arguments.data, arguments.out)
+        write_atomically(RESULTS, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    draw(json.loads(RESULTS.read_text()))
+
+
+def measure(data: Path, out: Path) -> dict[str, Any]:
+    """Both studies."""
+    splits = make_data(CONFIG.data, CONFIG.seeds[0], data)
     names = splits.train.names
-    included = {"A": names[:30], "B": names[:30:2]}
-    found["inclusion"] = inclusion(included, arguments.data, arguments.out)
-    write_atomically(RESULTS, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    return {
+        "relatedness": [relatedness(pair, bits, data, out) for bits, pair in related_pairs(splits).items()],
+        "inclusion": inclusion({"A": names[:30], "B": names[:30:2]}, data, out),
+        "torch": torch.__version__,
+    }
 
 
 def related_pairs(splits: Splits) -> dict[float, tuple[str, str]]:
@@ -131,6 +145,26 @@ def merged_material(tasks: Tasks, data: Path, out: Path) -> tuple[Material, Spli
     objectives = {task: MultiLabel() for task in tasks}
     accuracy = evaluate(dict(networks), splits.test.loader(500), objectives)
     return prepare(networks, splits.train.loader(500), objectives=objectives), splits, accuracy
+
+
+def draw(found: Mapping[str, Any]) -> None:
+    """Shared neurons against α for each pair; exclusive neurons of each layer."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for pair in found["relatedness"]:
+        shares = [count["shared"] / count["neurons"] for count in pair["counts"].values()]
+        left.plot(list(map(float, pair["counts"])), shares, marker="o", label=f"{pair['bits']:.2f} bits")
+    left.set(title="last hidden layer", xlabel="α", ylabel="share of neurons that both tasks use", xscale="log")
+    left.legend(frameon=False, title="in common")
+    alpha, layers = next(iter(found["inclusion"]["counts"].items()))
+    for task in ("A", "B"):
+        right.plot(list(layers), [layer[task] for layer in layers.values()], marker="o", label=f"only {task}")
+    right.set(title=f"B is half of A, α = {alpha}", ylabel="neurons")
+    right.tick_params(axis="x", rotation=90, labelsize=7)
+    right.legend(frameon=False)
+    figure.savefig(CHART, metadata={"Date": None})
 
 
 def say(event: Event) -> None:
