@@ -34,6 +34,8 @@ EXPERIMENTS = {
     "resnet18-lfw-half": ("ResNet-18 at half of its width, LFW faces", "ResNet-18, CelebA"),
 }
 """The name of a configuration: what it is, and the paper's experiment that it stands beside."""
+TUNED = {"demo": "The demo: LeNet-5, canvases of digits", "lenet5-fashion": "LeNet-5, Fashion-MNIST canvases"}
+"""Experiments whose schemes have options that were chosen on other seeds, by ``configs/NAME-tuning.toml``."""
 PRUNERS = {"vib": "VIB (P1)", "taylor": "Taylor (P2)"}
 
 Results = Sequence[Mapping[str, Any]]
@@ -153,6 +155,23 @@ def fairness_table() -> str:
     return f"{markdown(rows)}\n\nNo process needed more than {peak:.1f} GiB."
 
 
+def tuning_table() -> str:
+    """What each variant of a scheme costs on the seeds on which it was chosen."""
+    parts = []
+    for experiment in TUNED:
+        results = kept(f"{experiment}-tuning", "taylor")
+        if not results:
+            continue
+        rows = [["variant", *(f"MFLOPs {tasks}" for tasks in results[0]["schemes"]["separate"]["flops"]), "expected"]]
+        for scheme in results[0]["schemes"]:
+            costs = [result["schemes"][scheme]["flops"] for result in results]
+            each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in costs[0]]
+            rows.append([scheme, *each, _spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")])
+        seeds = " and ".join(str(result["seed"]) for result in results)
+        parts += [f"**{TUNED[experiment]}**, seed{'s' * (len(results) > 1)} {seeds}", markdown(rows)]
+    return "\n\n".join(parts)
+
+
 def latency_table() -> str:
     """Gains in FLOPs and in time, of benchmarks/bench_latency.py."""
     found = json.loads((RESULTS / "benchmarks" / "latency.json").read_text())["rows"]
@@ -205,6 +224,7 @@ TABLES = {
     "gains": gains_table,
     "combinations": combinations_table,
     "fairness": fairness_table,
+    "tuning": tuning_table,
     "latency": latency_table,
 }
 """What stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""
