@@ -118,7 +118,9 @@ class Loop:
         at.lap += 1
         turns = self._rounds()
         take_averages(state.optimizer, self.network)
-        metrics, recovered = self._recover(self._evaluate())
+        metrics = self._evaluate()
+        struggling = self._over(metrics)
+        metrics, recovered = self._recover(metrics)
         over = self._over(metrics)
         self._record(turns, metrics, not over, recovered)
         rested = any(at.rest.values())
@@ -128,8 +130,7 @@ class Loop:
         else:
             at.kept = len(at.steps) - 1
             state.good = state.snapshot()
-            if recovered:
-                at.reach = {task: min(1.0, reach) for task, reach in at.reach.items()}
+            at.reach |= {task: min(1.0, at.reach[task]) for task in struggling}
             self._encourage(metrics, turns)
             if not rested and len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
