@@ -123,9 +123,9 @@ def test_after_a_failure_everything_is_as_it_was_at_the_last_good_point(monkeypa
     assert [step.within for step in path] == [True, True, False]
 
 
-def test_whoever_is_over_rests_goes_in_smaller_steps_and_then_stops_while_the_others_go_on(monkeypatch):
+def test_whoever_is_over_goes_in_smaller_steps_and_then_stops_while_the_others_go_on(monkeypatch):
     bad = {**FINE, "parts": 0.2}
-    scripted_metrics(monkeypatch, [FINE, bad, bad, FINE, bad, bad, FINE])
+    scripted_metrics(monkeypatch, [FINE, bad, bad, bad, bad, FINE])
     fractions, turns = [], []
 
     class Watching:
@@ -147,10 +147,10 @@ def test_whoever_is_over_rests_goes_in_smaller_steps_and_then_stops_while_the_ot
     network = merged()
     path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, pruner=Watching(), max_drop=0.1, patience=1, fraction=0.2,
                    laps=4)  # fmt: skip
-    assert [task for task, _, _ in turns] == (["shape", "parts", "size", "shape", "size"]) * 2
+    assert [task for task, _, _ in turns] == ["shape", "parts", "size"] * 2 + ["shape", "size"] * 2
     assert [f for task, f in fractions if task == "parts"] == [0.2, 0.1]
     assert {f for task, f in fractions if task != "parts"} == {0.2}
-    assert not any(touches for task, _, touches in turns[8:] if task != "parts")  # what parts needs is spared
+    assert not any(touches for task, _, touches in turns[6:] if task != "parts")  # what parts needs is spared
     assert path.kept == 4
 
 
@@ -178,14 +178,14 @@ def test_a_task_that_stopped_goes_on_once_it_is_well_within_its_budget(monkeypat
     assert laps == [0.2, 0.2, 0.2]  # the first lap, and from the eighth on
 
 
-def test_steps_grow_while_there_is_much_budget_left_and_shrink_for_a_task_that_needs_recovery(monkeypatch):
+def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_recovery_is_needed(monkeypatch):
     bad = {**FINE, "parts": 0.2}
     scripted_metrics(monkeypatch, [*[FINE] * 5, bad, FINE])
     _, path = prune_within(0.1, laps=6, steps=1, recovery=1, final=0, fraction=0.01)
     laps = [after.task_batches - before.task_batches for before, after in pairwise(path)]
     assert laps[3] == 2 * laps[0]  # two rounds after three calm laps
     assert path[5].recovered
-    assert laps[5] == laps[3] - laps[0] // 3  # one round of parts, two of both others
+    assert laps[5] == laps[0]
 
 
 def test_a_neuron_that_could_not_be_spared_lets_others_go_first(monkeypatch):
@@ -206,10 +206,10 @@ def test_a_neuron_that_could_not_be_spared_lets_others_go_first(monkeypatch):
 
     network = merged()
     before = {name: set(junction.task_sets()) for name, junction in network.junctions.items()}
-    path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, pruner=Ordered(), max_drop=0.1, laps=3, recovery=1,
+    path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, pruner=Ordered(), max_drop=0.1, laps=2, recovery=1,
                    remove="neuron", per_flop=False)  # fmt: skip
     gone = {name: before[name] - set(junction.task_sets()) for name, junction in network.junctions.items()}
-    assert [step.within for step in path] == [True, False, True, True]  # parts rests after its failure
+    assert [step.within for step in path] == [True, False, True]
     ((name, (neuron,)),) = [(name, tuple(neurons)) for name, neurons in gone.items() if neurons]
     first = next(iter(path[1].removed["parts"]))
     served = sorted(n for n, tasks in merged().junctions[first].task_sets().items() if "parts" in tasks)

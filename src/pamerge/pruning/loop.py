@@ -98,7 +98,6 @@ class Loop:
         at.reach = dict.fromkeys(tasks, 1.0)
         at.failures = dict.fromkeys(tasks, 0)
         at.calm = dict.fromkeys(tasks, 0)
-        at.rest = dict.fromkeys(tasks, 0)
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
         metrics, recovered = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
@@ -118,21 +117,18 @@ class Loop:
         at.lap += 1
         turns = self._rounds()
         take_averages(state.optimizer, self.network)
-        metrics = self._evaluate()
-        struggling = self._over(metrics)
-        metrics, recovered = self._recover(metrics)
+        metrics, recovered = self._recover(self._evaluate())
         over = self._over(metrics)
         self._record(turns, metrics, not over, recovered)
-        rested = any(at.rest.values())
-        at.rest = {task: max(0, laps - 1) for task, laps in at.rest.items()}
         if over:
-            self._go_back(over, turns)
+            self._go_back(over)
         else:
             at.kept = len(at.steps) - 1
             state.good = state.snapshot()
-            at.reach |= {task: min(1.0, at.reach[task]) for task in struggling}
+            if recovered:
+                at.reach = {task: min(1.0, reach) for task, reach in at.reach.items()}
             self._encourage(metrics, turns)
-            if not rested and len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
+            if len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
         if self._missing() <= 0:
             at.stopped = at.stopped or "the target was reached"
@@ -146,13 +142,12 @@ class Loop:
         at = self.state.at
         turns: dict[str, Removal] = {}
         self.taken = {task: [] for task in self.network.tasks}
-        awake = [task for task in at.active if not at.rest.get(task)] or list(at.active)
-        trained = self.settings.steps * sum(math.ceil(at.reach[task]) for task in awake)
-        for number in range(math.ceil(max(at.reach[task] for task in awake))):
+        trained = self.settings.steps * sum(math.ceil(at.reach[task]) for task in at.active)
+        for number in range(math.ceil(max(at.reach[task] for task in at.active))):
             if number and not self._may_go_on():
                 break
             before = at.task_batches
-            for task in [task for task in awake if number < at.reach[task]]:
+            for task in [task for task in at.active if number < at.reach[task]]:
                 found = self._round(task, trained)
                 turns[task] = turns[task] + found if task in turns else found
             at.round_cost = max(at.round_cost, at.task_batches - before)
@@ -324,17 +319,12 @@ class Loop:
         target = self.settings.target
         return math.inf if target is None else expected_flops(self.network, self.of.mix) - target
 
-    def _go_back(self, over: list[str], turns: Mapping[str, Removal]) -> None:
-        """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures.
-
-        What the other tasks had removed is lost, too. So that it is not lost again and again, whoever was over rests
-        while they go on: a lap after the first failure, two after the second.
-        """
+    def _go_back(self, over: list[str]) -> None:
+        """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures."""
         at = self.state.at
         self.state.restore(self.state.good)
-        for task in [task for task in over if task in turns] or list(turns):
+        for task in [task for task in over if task in at.active] or list(at.active):
             at.failures[task] += at.reach[task] <= 1
-            at.rest[task] = max(1, at.failures[task])
             at.reach[task] /= 2
             at.calm[task] = 0
             self._blame(task)

@@ -70,9 +70,9 @@ def prune(
     In a lap every task has its turn (A → B → C): some training steps on all tasks, then the least important neurons of
     that task's subgraph are removed. After a lap the validation metrics are compared with the budget. A network that is
     over it is trained a little more and judged again; if it is still over, everything goes back to the last good point,
-    and the tasks that were over rest for as many laps as they have failed, then go on in steps of half the size, until
-    they have failed too often. The others go on meanwhile, sparing what finished tasks need. A task that has half of
-    its budget left or more for some laps goes on in larger steps.
+    and the tasks that were over go on in steps of half the size, until they have failed too often. The others go on,
+    sparing what finished tasks need. A task that has half of its budget left or more for some laps goes on in
+    larger steps.
 
     Args:
         network: The network, trained; left in eval mode.

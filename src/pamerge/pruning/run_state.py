@@ -73,7 +73,6 @@ class Position:
         reach: How many rounds each task has in a lap; below one, one round that removes so much less.
         failures: How often each task was over its budget, with a reach of one or less.
         calm: For how many laps each task has been well within its budget.
-        rest: For how many laps each task rests.
         blame: How often a neuron was one of very few whose removal put its task over the budget.
         round_cost: The most task-batches that a round of all tasks took.
         reference: The metric of each task that its budget counts from.
@@ -89,7 +88,6 @@ class Position:
     reach: dict[str, float] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     calm: dict[str, int] = field(default_factory=dict)
-    rest: dict[str, int] = field(default_factory=dict)
     blame: dict[str, int] = field(default_factory=dict)
     round_cost: int = 0
     reference: dict[str, float] = field(default_factory=dict)
