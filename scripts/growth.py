@@ -22,7 +22,6 @@ from statistics import mean
 from typing import Any
 
 import torch
-from torch import nn
 
 import pamerge
 from pamerge.data import Splits
@@ -83,7 +82,7 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
     everything, splits = original_networks(CONFIG, out, data=data)
     networks = dict(list(everything.items())[:size])
     splits = splits.with_tasks({task: splits.train.tasks[task] for task in networks})
-    objectives = {task: pamerge.MultiLabel() for task in networks}
+    objectives: dict[str, pamerge.Objective] = {task: pamerge.MultiLabel() for task in networks}
     reference = pamerge.evaluate(networks, splits.validation.loader(500), objectives)
     start = time.perf_counter()
     network = pamerge.merge(
@@ -91,7 +90,7 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
     )
     merged = time.perf_counter()
     cost_before = costs(network)
-    pruned = shrink(network, networks, splits, reference)
+    pruned = shrink(network, splits, objectives, reference)
     content = {
         "tasks": size,
         "scheme": scheme,
@@ -99,9 +98,6 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "merged": cost_before,
         "pruned": costs(network),
-        "original": mean(
-            pamerge.merge(networks, splits.train.loader(500), pamerge.Separate()).flops(t) for t in networks
-        ),
         "stopped": pruned.stopped,
         "task_batches": pruned.task_batches,
         "reference": reference,
@@ -112,12 +108,14 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
 
 
 def shrink(
-    network: pamerge.MultitaskNetwork, networks: Mapping[str, nn.Module], splits: Splits, reference: Mapping[str, float]
+    network: pamerge.MultitaskNetwork,
+    splits: Splits,
+    objectives: Mapping[str, pamerge.Objective],
+    reference: Mapping[str, float],
 ) -> pamerge.PruningPath:
     """Fine-tune and prune; singles and all tasks together count alike, because 1,023 combinations are no mix."""
-    objectives = {task: pamerge.MultiLabel() for task in networks}
     pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, seed=SEED, progress=False)
-    mix = {task: 0.5 / len(networks) for task in networks} | {"+".join(networks): 0.5}
+    mix = {task: 0.5 / len(objectives) for task in objectives} | {"+".join(objectives): 0.5}
     return pamerge.prune(
         network,
         batches(splits),
@@ -127,7 +125,7 @@ def shrink(
         max_drop=MAX_DROP,
         reference=reference,
         mix=mix,
-        effort=EFFORT_PER_TASK * len(networks),
+        effort=EFFORT_PER_TASK * len(objectives),
         lr=1e-3,
         seed=SEED,
         progress=False,
