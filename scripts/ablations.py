@@ -11,7 +11,6 @@ training. Trained networks are kept in ``--out``, so that a run that was killed 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from study import arguments
 
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Event, Pretraining, original_networks
@@ -49,15 +49,9 @@ Tasks = Mapping[str, Sequence[str]]
 
 def main() -> None:
     """Train what is missing, merge, count, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder of LFW, or one that holds it")
-    parser.add_argument("--out", type=Path, default=Path("runs/ablations"), help="where trained networks are kept")
-    parser.add_argument("--chart", action="store_true", help="only draw the chart again")
-    arguments = parser.parse_args()
-    if not arguments.chart:
-        if arguments.data is None:
-            parser.error("--data is needed to measure")
-        found = measure(arguments.data, arguments.out)
+    given = arguments(__doc__, "ablations")
+    if not given.chart:
+        found = measure(given.data, given.out)
         write_atomically(RESULTS, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
     draw(json.loads(RESULTS.read_text()))
 

@@ -11,7 +11,6 @@ killed goes on.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import resource
@@ -22,6 +21,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from study import arguments
 
 import pamerge
 from pamerge.data import Splits
@@ -32,7 +32,10 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "growth.json"
 CHART = ROOT / "docs" / "images" / "growth.svg"
 SIZES = (2, 4, 6, 8, 10)
-SCHEMES = {"separate": pamerge.Separate(), "pam": pamerge.PAM(alpha=0.05, zip=0.5, levels=1, steps=10, lr=1e-3)}
+SCHEMES: dict[str, Any] = {
+    "separate": pamerge.Separate(),
+    "pam": pamerge.PAM(alpha=0.05, zip=0.5, levels=1, steps=10, lr=1e-3),
+}
 BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 50, 1000, 0.01, 0
 CONFIG = Config(
     name="growth",
@@ -47,16 +50,10 @@ CONFIG = Config(
 
 def main() -> None:
     """Measure what is missing, then draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="the folder of LFW, or one that holds it")
-    parser.add_argument("--out", type=Path, default=Path("runs/growth"), help="where networks are kept")
-    parser.add_argument("--chart", action="store_true", help="only draw the chart again")
-    arguments = parser.parse_args()
-    if not arguments.chart:
-        if arguments.data is None:
-            parser.error("--data is needed to measure")
-        original_networks(CONFIG, arguments.out, data=arguments.data, watch=print)
-        found = [in_own_process(size, scheme, arguments.data, arguments.out) for size in SIZES for scheme in SCHEMES]
+    given = arguments(__doc__, "growth")
+    if not given.chart:
+        original_networks(CONFIG, given.out, data=given.data, watch=print)
+        found = [in_own_process(size, scheme, given.data, given.out) for size in SIZES for scheme in SCHEMES]
         environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         content = {"effort_per_task": EFFORT_PER_TASK, "environment": environment, "runs": found}
         write_atomically(RESULTS, (json.dumps(content, indent=1) + "\n").encode())
