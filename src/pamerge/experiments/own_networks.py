@@ -198,6 +198,7 @@ def _merge(
         effort=config.effort,
         finetune=config.finetune,
         distill=config.distill,
+        teachers=lambda: networks,  # own data may be augmented, so that no input comes up twice
         prune=config.prune,
         tune=config.tune,
         mix=config.mix,

@@ -95,8 +95,7 @@ def prune_one_task(setting: Setting, material: Material, choice: Choice, options
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
-            teachers=setting.teachers(),
-            **setting.taught(),
+            **setting.lessons(),
         )
         return {
             "task": task,

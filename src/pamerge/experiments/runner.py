@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from pamerge.network.files import save, write_atomically
 from pamerge.network.network import MultitaskNetwork
 from pamerge.tasks import all_subsets
 from pamerge.training import MultiLabel, Objective, evaluate
+from pamerge.training.lessons import Remembered
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
         effort=config.effort,
         finetune=config.finetune,
         distill=config.distill,
+        teachers=cache(lambda: {task: Remembered(net, loaders.calibration()) for task, net in networks.items()}),
         prune=config.prune,
         tune=config.tune,
         mix=config.mix,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -65,6 +65,7 @@ class Setting:
         effort: the limit of task-batches, or None.
         finetune: training steps between merging and pruning.
         distill: the original networks' share in the loss of fine-tuning and pruning.
+        teachers: gives the original networks as teachers; called only if they teach.
         prune: further options of :func:`pamerge.prune`.
         tune: further options of :func:`pamerge.compare_alphas`.
         mix: how often each combination of tasks is executed; None if they are all alike.
@@ -83,6 +84,7 @@ class Setting:
     effort: int | None
     finetune: int
     distill: float
+    teachers: Callable[[], Mapping[str, nn.Module]]
     prune: Mapping[str, Any]
     tune: Mapping[str, Any]
     mix: Mapping[str, float] | None
@@ -92,12 +94,12 @@ class Setting:
     progress: bool = False
 
     def taught(self) -> dict[str, Any]:
-        """How the original networks teach, as options of training, and as something that stages depend on."""
+        """How the original networks teach, as something that stages depend on."""
         return {"distill": self.distill} if self.distill else {}
 
-    def teachers(self) -> Mapping[str, nn.Module] | None:
-        """The original networks, if they teach."""
-        return self.networks if self.distill else None
+    def lessons(self) -> dict[str, Any]:
+        """How the original networks teach, as options of training."""
+        return {"distill": self.distill, "teachers": self.teachers()} if self.distill else {}
 
     def preferences(self) -> dict[str, Any]:
         """The mix and the options of tuning, as something that stages depend on."""
@@ -153,8 +155,7 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
-            teachers=setting.teachers(),
-            **setting.taught(),
+            **setting.lessons(),
             **setting.prune,
         )
         return network, before | {
@@ -210,8 +211,7 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
-            teachers=setting.teachers(),
-            **setting.taught(),
+            **setting.lessons(),
         )
         return network, {"task_batches": result.task_batches, "seconds": result.seconds}
 
