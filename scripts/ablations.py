@@ -89,7 +89,7 @@ def common_bits(one: torch.Tensor, two: torch.Tensor) -> float:
     def entropy(p: torch.Tensor) -> float:
         return -torch.special.xlogy(p, p).sum().item() / torch.log(torch.tensor(2.0)).item()
 
-    return entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint)
+    return float(entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint))
 
 
 def relatedness(pair: tuple[str, str], bits: float, data: Path, out: Path) -> dict[str, Any]:

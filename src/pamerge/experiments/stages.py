@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -25,7 +25,9 @@ from pamerge.merging import PAM, Material
 from pamerge.merging.regroup import Overlap
 from pamerge.network.network import MultitaskNetwork
 from pamerge.pruning import prune
+from pamerge.pruning.path import PruningPath
 from pamerge.pruning.ranking import resolve_mix
+from pamerge.tasks import TaskSet
 from pamerge.training import Objective, finetune
 from pamerge.training.finetune import seeded
 from pamerge.tuning import compare_alphas
@@ -136,40 +138,77 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
     if store.has_network("pruned", depends_on):  # then nothing that led to it is needed
         return store.network("pruned", depends_on, _nothing, title)
     network, before = finetuned(setting, material, choice)
-    checkpoint = store.path("pruning", depends_on, ".checkpoint")
     spent = before.pop("task_batches")
     if setting.effort is not None and spent >= setting.effort:
         raise PamergeError(f"effort = {setting.effort}; {choice.label} used {spent} task-batches before pruning.")
 
+    parts = independent_parts(network)
+    checkpoints = [store.path("pruning", depends_on | _part(tasks, parts), ".checkpoint") for tasks in parts]
+
     def make() -> tuple[MultitaskNetwork, Notes]:
-        path = prune(
-            network,
-            setting.loaders.train(),
-            setting.loaders.validation(),
-            setting.objectives,
-            pruner=make_pruner(setting.pruner),
-            max_drop=setting.max_drop,
-            reference=setting.reference,
-            mix=setting.mix,
-            effort=None if setting.effort is None else setting.effort - spent,
-            checkpoint=checkpoint,
-            seed=setting.seed,
-            progress=setting.progress,
-            **setting.lessons(),
-            **setting.prune,
-        )
+        paths: list[PruningPath] = []
+        for tasks, checkpoint in zip(parts, checkpoints, strict=True):
+            left = None if setting.effort is None else setting.effort - spent - sum(p.task_batches for p in paths)
+            path = prune(
+                network,
+                setting.loaders.train(),
+                setting.loaders.validation(),
+                setting.objectives,
+                pruner=make_pruner(setting.pruner),
+                tasks=tasks,
+                max_drop=setting.max_drop,
+                reference=setting.reference,
+                mix=setting.mix,
+                effort=None if left is None else left // (len(parts) - len(paths)),
+                checkpoint=checkpoint,
+                seed=setting.seed,
+                progress=setting.progress,
+                **setting.lessons(),
+                **setting.prune,
+            )
+            paths.append(path)
         return network, before | {
-            "validation": dict(path.final),
-            "task_batches": spent + path.task_batches,
-            "seconds": before["seconds"] + path.seconds,
+            "validation": {task: value for path in paths for task, value in path.final.items()},
+            "task_batches": spent + sum(path.task_batches for path in paths),
+            "seconds": before["seconds"] + sum(path.seconds for path in paths),
             "threads": torch.get_num_threads(),
             "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,  # of the process so far
-            "stopped": path.stopped,
-            "path": [{"flops": dict(step.flops), "metrics": dict(step.metrics)} for step in path.steps],
+            "stopped": "; ".join(dict.fromkeys(path.stopped for path in paths)),
+            "path": _one_path(paths),
         }
 
     found = store.network("pruned", depends_on, make, title)
-    checkpoint.unlink(missing_ok=True)  # the stage itself is kept
+    for checkpoint in checkpoints:  # the stage itself is kept
+        checkpoint.unlink(missing_ok=True)
+    return found
+
+
+def independent_parts(network: MultitaskNetwork) -> list[TaskSet]:
+    """The tasks, those together that share neurons directly or through others.
+
+    Each part is pruned alone, as one would prune separate networks: if tasks that share nothing were judged together,
+    each would have to go back whenever another one fails.
+    """
+    parts = [TaskSet({task}) for task in network.tasks]
+    for junction in network.junctions.values():
+        for group in () if junction.fixed else junction.groups:
+            joined = TaskSet(task for part in parts if part & group for task in part)
+            parts = [joined if joined & part else part for part in parts]
+    return list(dict.fromkeys(parts))
+
+
+def _part(tasks: TaskSet, parts: Sequence[TaskSet]) -> dict[str, Any]:
+    """What tells the checkpoint of a part from the others'."""
+    return {"part": str(tasks)} if len(parts) > 1 else {}
+
+
+def _one_path(paths: Sequence[PruningPath]) -> list[dict[str, Any]]:
+    """The points of one part after the other, with the metrics that the tasks of the other parts had meanwhile."""
+    now = {task: value for path in paths for task, value in path.steps[0].metrics.items()}
+    found = []
+    for path in paths:
+        found += [{"flops": dict(step.flops), "metrics": now | dict(step.metrics)} for step in path.steps]
+        now |= path.final
     return found
 
 

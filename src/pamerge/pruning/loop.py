@@ -55,6 +55,7 @@ class Loop:
         if found is not None:  # of the first call, whose weights may be others
             of = replace(of, identity=found.meta["identity"])
         self.of, self.network, self.settings = of, of.network, of.settings
+        self.tasks = [task for task in of.network.tasks if task in of.train.objectives]
         self.state = RunState(of, found.meta["neurons"] if found is not None else None)
         self.found = found
         self.taken: dict[str, list[str]] = {}
@@ -91,7 +92,7 @@ class Loop:
     # -- laps and rounds -------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        at, tasks = self.state.at, self.network.tasks
+        at, tasks = self.state.at, self.tasks
         metrics = self._evaluate()
         at.reference = dict(self.of.reference or metrics)
         at.active = list(tasks)
@@ -141,7 +142,7 @@ class Loop:
         """As many rounds of each task as its reach says, the tasks in turn."""
         at = self.state.at
         turns: dict[str, Removal] = {}
-        self.taken = {task: [] for task in self.network.tasks}
+        self.taken = {task: [] for task in self.tasks}
         trained = self.settings.steps * sum(math.ceil(at.reach[task]) for task in at.active)
         for number in range(math.ceil(max(at.reach[task] for task in at.active))):
             if number and not self._may_go_on():
@@ -156,7 +157,7 @@ class Loop:
     def _may_go_on(self) -> bool:
         """Whether the effort allows another round of every task, to recover, and to fine-tune at the end."""
         effort, at = self.settings.effort, self.state.at
-        training = (self.settings.recovery + self.settings.final) * len(self.network.tasks)
+        training = (self.settings.recovery + self.settings.final) * len(self.tasks)
         return effort is None or at.task_batches + at.round_cost + training <= effort
 
     def _recover(
@@ -277,6 +278,7 @@ class Loop:
                 next(state.feed),
                 of.train.objectives,
                 fabric=of.fabric,
+                tasks=self.tasks,
                 distillation=of.distillation,
                 at_junction=state.session.hook() if task is not None else None,
                 penalty=(lambda: self._penalty(task)) if task is not None else None,
@@ -356,7 +358,7 @@ class Loop:
             if at.calm[task] >= CALM_LAPS:
                 at.calm[task] = at.failures[task] = 0
                 at.reach[task] = min(LONGEST_REACH, 2 * at.reach[task])
-                at.active = [name for name in self.network.tasks if name == task or name in at.active]
+                at.active = [name for name in self.tasks if name == task or name in at.active]
 
     def _finish(self) -> PruningPath:
         """Train once more at the point that was kept, unless that made it worse than the budget allows."""
@@ -402,7 +404,7 @@ class Loop:
         at.steps.append(step)
         self.log.write("lap", **asdict(step), seconds=self.state.seconds())
         self.display.total = self._expected_laps()
-        self.display.update(at.lap, metrics=metrics, flops={task: step.flops[task] for task in tasks})
+        self.display.update(at.lap, metrics=metrics, flops={task: step.flops[task] for task in self.tasks})
 
     def _expected_laps(self) -> int | None:
         """How many laps it will take, where that can be said: costs fall by about the same factor in every lap."""

@@ -18,7 +18,7 @@ from pamerge.pruning.path import PruningPath
 from pamerge.pruning.protocol import Pruner, Remove
 from pamerge.pruning.ranking import resolve_mix
 from pamerge.pruning.run_state import Ingredients
-from pamerge.pruning.settings import Settings, check_arguments, identity_of
+from pamerge.pruning.settings import Settings, check_arguments, chosen_tasks, identity_of
 from pamerge.training.checkpoint import fingerprint
 from pamerge.training.data import Batches
 from pamerge.training.evaluation import prober, runner
@@ -41,6 +41,7 @@ def prune(
     objectives: Mapping[str, Objective],
     *,
     pruner: Pruner,
+    tasks: Iterable[str] | str | None = None,
     max_drop: float | None = None,
     reference: Mapping[str, float] | None = None,
     mix: Mapping[Any, float] | None = None,
@@ -77,9 +78,11 @@ def prune(
     Args:
         network: The network, trained; left in eval mode.
         train: Batches of ``(inputs, targets)``.
-        validation: Batches to judge by, with labels of every task; never trained on.
+        validation: Batches to judge by, with labels of every task that is pruned; never trained on.
         objectives: The loss and metric of each task.
         pruner: ``Taylor()``, ``VIB()``, ``Magnitude()`` or your own; see :class:`~pamerge.pruning.protocol.Pruner`.
+        tasks: Prune these alone: only they are trained, judged and pruned. They must share no neurons with the others.
+            Tasks that share nothing end smaller one by one, since none of them has to go back when another one fails.
         max_drop: How much of its metric each task may lose, in the metric's own units; 0.01 is one point of accuracy.
         reference: The metric of each task that the drop counts from; by default that of the network at entry. In a
             comparison of merging schemes it is that of the original networks.
@@ -138,6 +141,9 @@ def prune(
     teachers = dict(teachers or {})
     check_arguments(network, objectives, settings, pruner, reference, path, distill, teachers)
     shares = resolve_mix(mix, network.tasks)
+    chosen = chosen_tasks(network, tasks)
+    objectives = {task: objectives[task] for task in network.tasks if task in chosen}
+    teachers = {task: teacher for task, teacher in teachers.items() if task in chosen}
     fabric = resolve_fabric(fabric, network)
     network.to(fabric.device)
     share_weights(network, fabric)
@@ -147,7 +153,7 @@ def prune(
     judging = Batches(shard(validation, fabric), "the validation data", objectives, network.tasks, probe)
     with frozen(teachers, fabric.device), seeded(seed):
         taught = teacher_shares(objectives, teachers, distill, look_at(training, teachers, probe, fabric).labelled)
-        missing = set(network.tasks) - look_at(judging, {}, probe, fabric).labelled
+        missing = chosen - look_at(judging, {}, probe, fabric).labelled
         if missing:
             raise PamergeError(
                 f"The validation data has no labels for task(s) {', '.join(map(repr, sorted(missing)))}; "
@@ -184,7 +190,7 @@ def prune(
         names = {task: objective.metric_name for task, objective in objectives.items()}
         main = fabric.is_global_zero
         log = Log(f"{path}.log.jsonl" if path is not None and main else None)
-        with Display("pruning", network.tasks, metric_names=names, enabled=progress and main) as display:
+        with Display("pruning", list(objectives), metric_names=names, enabled=progress and main) as display:
             try:
                 result = Loop(ingredients, display, log).run()
             finally:

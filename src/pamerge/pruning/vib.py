@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,8 +73,20 @@ class _VIBSession(QuietSession):
         places, generator = surroundings.places, surroundings.generator
         self.mu = _parameters(places.new_arrays(lambda n: 1 + 0.01 * torch.randn(n, generator=generator)))
         self.log_d = _parameters(places.new_arrays(lambda n: -9 + 0.01 * torch.randn(n, generator=generator)))
+        self._leave_alone_all_but(surroundings.objectives)
         self.gamma = dict.fromkeys(surroundings.network.tasks, settings.gamma)
         self.pixels = _pixels(surroundings.network)
+
+    @torch.no_grad()
+    def _leave_alone_all_but(self, tasks: Iterable[str]) -> None:
+        """Gates that are exactly one for neurons of tasks that are not being pruned."""
+        served = {task: self.around.places.served_index(task) for task in tasks}
+        for name, mu in self.mu.items():
+            others = torch.ones_like(mu, dtype=torch.bool)
+            for index in served.values():
+                if name in index:
+                    others[index[name]] = False
+            mu[others] = 1.0
 
     def parameters(self) -> Sequence[Mapping[str, Any]]:
         """Means and variances of all gates, with a learning rate of their own."""
