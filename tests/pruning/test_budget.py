@@ -94,7 +94,47 @@ def test_a_point_is_judged_after_recovery(monkeypatch):
     _, path = prune_within(0.1, laps=1, recovery=7)
     assert path[1].within
     assert path[1].recovered
-    assert trained == [("pruning", 5)] * 3 + [("recovering", 7), ("final fine-tuning", 10)]
+    assert trained == [("pruning", 2)] * 3 + [("recovering", 7), ("final fine-tuning", 10)]
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_effort_that_is_left_when_all_have_failed_is_used_to_train_and_try_again(monkeypatch, better):
+    bad, trained = {**FINE, "parts": 0.2}, {**FINE, "size": -0.1, "shape": 1.1, "parts": 1.1}
+    scripted_metrics(monkeypatch, [FINE, bad, trained if better else bad, *[FINE] * 50])
+    stages, weights = [], []
+    whole = Loop._train
+
+    def train(self, steps, stage, *rest, **options):
+        stages.append(stage)
+        whole(self, steps, stage, *rest, **options)
+        if stage == "training":
+            weights.append({name: tensor.clone() for name, tensor in self.network.state_dict().items()})
+
+    monkeypatch.setattr(Loop, "_train", train)
+    monkeypatch.setattr(Loop, "_over", lambda self, metrics: list(FINE) if metrics["parts"] < 0.5 else [])
+    good = []
+    monkeypatch.setattr(
+        "pamerge.pruning.run_state.RunState.save",
+        lambda self, *_: good.append({k: v.clone() for k, v in self.of.network.state_dict().items()}),
+    )
+    network, path = prune_within(0.1, effort=300, patience=0, recovery=0)
+    assert stages.count("training") == 1
+    first = stages.index("training")
+    assert "pruning" in stages[first:]
+    assert path.stopped == "the effort is spent"
+    assert network.flops() < good_network().flops()
+    kept = weights[0] if better else good[0]
+    assert all(torch.equal(good[1][name], tensor) for name, tensor in kept.items())
+    assert [step.lap for step in path] == list(range(len(path)))
+    assert dict(path[2].metrics) == (trained if better else FINE)
+
+
+def test_without_a_limit_of_effort_pruning_ends_when_all_have_failed(monkeypatch):
+    scripted_metrics(monkeypatch, [FINE, {**FINE, "parts": 0.2}])
+    monkeypatch.setattr(Loop, "_over", lambda self, metrics: list(FINE) if metrics["parts"] < 0.5 else [])
+    _, path = _warned(0.1, patience=0, recovery=0)
+    assert path.stopped == "the budget is spent"
+    assert len(path) == 2
 
 
 def test_after_a_failure_everything_is_as_it_was_at_the_last_good_point(monkeypatch):

@@ -48,7 +48,7 @@ def test_a_pruned_network_is_within_its_budget_smaller_for_every_subset_and_can_
     network.check()
     found = evaluate(network, validation, OBJECTIVES)
     assert found == pytest.approx(dict(path.final))
-    assert all(found[task] >= reference[task] - DROP for task in OBJECTIVES)
+    assert all(found[task] >= reference[task] - DROP - 1e-9 for task in OBJECTIVES)
     unseen, originals = evaluate(network, test, OBJECTIVES), evaluate(digit_networks(), test, OBJECTIVES)
     assert all(unseen[task] >= originals[task] - DROP for task in OBJECTIVES)
     for subset in all_subsets("AB"):

@@ -77,7 +77,7 @@ def test_a_penalty_and_parameters_of_the_users_own_are_trained_on_the_tasks_turn
             return self.session
 
     mine = Mine()
-    quickly(merged(), batches(2), batches(1), OBJECTIVES, pruner=mine, laps=1, steps=4)
+    quickly(merged(), batches(2), batches(1), OBJECTIVES, pruner=mine, laps=1, steps=12)
     assert turns == ["shape"] * 4 + ["parts"] * 4 + ["size"] * 4  # not in recovery, not at the end
     assert mine.session.number.item() > 0.5
 

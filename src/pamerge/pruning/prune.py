@@ -73,7 +73,7 @@ def prune(
     over it is trained a little more and judged again; if it is still over, everything goes back to the last good point,
     and the tasks that were over go on in steps of half the size, until they have failed too often. The others go on,
     sparing what finished tasks need. A task that has half of its budget left or more for some laps goes on in
-    larger steps.
+    larger steps. If all have failed too often and there is effort left, the network is trained, and they begin again.
 
     Args:
         network: The network, trained; left in eval mode.
@@ -92,7 +92,7 @@ def prune(
             end it returns the path at once. A log of JSON lines is written beside it, at ``<checkpoint>.log.jsonl``.
         target: Stop when the expected cost under the mix is at most this many FLOPs.
         fraction: The share of a subgraph's neurons that its turn removes.
-        steps: Training steps before every removal.
+        steps: Training steps of a lap, divided among the turns of its tasks: before every removal there are some.
         recovery: Training steps before a network that is over its budget is judged again.
         final: Training steps at the point that was kept.
         patience: How often a task may be over its budget before its subgraph is left alone, until it has recovered.
