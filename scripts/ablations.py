@@ -12,6 +12,7 @@ training. Trained networks are kept in ``--out``, so that a run that was killed 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -87,9 +88,9 @@ def common_bits(one: torch.Tensor, two: torch.Tensor) -> float:
     joint = torch.stack([((one == a) & (two == b)).double().mean() for a in (0, 1) for b in (0, 1)]).view(2, 2)
 
     def entropy(p: torch.Tensor) -> float:
-        return -torch.special.xlogy(p, p).sum().item() / torch.log(torch.tensor(2.0)).item()
+        return float(-torch.special.xlogy(p, p).sum() / math.log(2))
 
-    return float(entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint))
+    return entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint)
 
 
 def relatedness(pair: tuple[str, str], bits: float, data: Path, out: Path) -> dict[str, Any]:

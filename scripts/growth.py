@@ -26,7 +26,9 @@ from study import arguments
 import pamerge
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Pretraining, original_networks
+from pamerge.experiments.stages import independent_parts
 from pamerge.network.files import write_atomically
+from pamerge.training.lessons import Remembered
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "growth.json"
@@ -87,7 +89,8 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
     )
     merged = time.perf_counter()
     cost_before = costs(network)
-    pruned = shrink(network, splits, objectives, reference)
+    teachers = {task: Remembered(net, splits.train.loader(500)) for task, net in networks.items()}
+    paths = shrink(network, splits, objectives, reference, teachers)
     content = {
         "tasks": size,
         "scheme": scheme,
@@ -95,10 +98,10 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
         "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "merged": cost_before,
         "pruned": costs(network),
-        "stopped": pruned.stopped,
-        "task_batches": pruned.task_batches,
+        "stopped": "; ".join(dict.fromkeys(path.stopped for path in paths)),
+        "task_batches": sum(path.task_batches for path in paths),
         "reference": reference,
-        "validation": dict(pruned.final),
+        "validation": {task: value for path in paths for task, value in path.final.items()},
         "test": pamerge.evaluate(network, splits.test.loader(500), objectives),
     }
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
@@ -109,24 +112,30 @@ def shrink(
     splits: Splits,
     objectives: Mapping[str, pamerge.Objective],
     reference: Mapping[str, float],
-) -> pamerge.PruningPath:
+    teachers: Mapping[str, Remembered],
+) -> list[pamerge.PruningPath]:
     """Fine-tune and prune; singles and all tasks together count alike, because 1,023 combinations are no mix."""
-    pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, seed=SEED, progress=False)
+    common: dict[str, Any] = {"seed": SEED, "progress": False, "teachers": teachers, "distill": 0.5, "lr": 3e-4}
+    pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, **common)
     mix = {task: 0.5 / len(objectives) for task in objectives} | {"+".join(objectives): 0.5}
-    return pamerge.prune(
-        network,
-        batches(splits),
-        splits.validation.loader(500),
-        objectives,
-        pruner=pamerge.Taylor(),
-        max_drop=MAX_DROP,
-        reference=reference,
-        mix=mix,
-        effort=EFFORT_PER_TASK * len(objectives),
-        lr=1e-3,
-        seed=SEED,
-        progress=False,
-    )
+    return [
+        pamerge.prune(
+            network,
+            batches(splits),
+            splits.validation.loader(500),
+            objectives,
+            pruner=pamerge.Taylor(),
+            tasks=part,
+            max_drop=MAX_DROP,
+            reference=reference,
+            mix=mix,
+            effort=EFFORT_PER_TASK * len(part),
+            fraction=0.1,
+            patience=4,
+            **common,
+        )
+        for part in independent_parts(network)
+    ]
 
 
 def batches(splits: Splits) -> Any:
