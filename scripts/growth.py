@@ -26,8 +26,8 @@ from study import arguments
 import pamerge
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Pretraining, original_networks
-from pamerge.experiments.stages import independent_parts
 from pamerge.network.files import write_atomically
+from pamerge.pruning.parts import independent_parts
 from pamerge.training.lessons import Remembered
 
 ROOT = Path(__file__).parents[1]

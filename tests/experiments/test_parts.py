@@ -10,8 +10,8 @@ from training.small import INPUT, OBJECTIVES, original
 import pamerge
 from pamerge import Assigned
 from pamerge.experiments import Choice, Config, run
-from pamerge.experiments.stages import independent_parts
 from pamerge.pruning.loop import Loop
+from pamerge.pruning.parts import independent_parts
 
 SEPARATE = Config(**{**vars(CONFIG), "schemes": (Choice("separate"),)})
 
@@ -27,14 +27,12 @@ SEPARATE = Config(**{**vars(CONFIG), "schemes": (Choice("separate"),)})
 )
 def test_tasks_that_share_neurons_directly_or_not_are_one_part(groups, parts):
     networks = {task: original(task) for task in OBJECTIVES}
-    shared = {}
 
     def choose(junction):
         found = dict(junction.task_sets())
         for number, group in enumerate(groups):
             donors = [neuron for neuron, tasks in junction.task_sets().items() if set(tasks) <= group]
             found[donors[number]] = pamerge.TaskSet(group)
-        shared[junction.name] = found
         return found
 
     network = pamerge.merge(networks, [torch.zeros(2, *INPUT)], Assigned(choose))

@@ -25,6 +25,7 @@ from pamerge.merging import PAM, Material
 from pamerge.merging.regroup import Overlap
 from pamerge.network.network import MultitaskNetwork
 from pamerge.pruning import prune
+from pamerge.pruning.parts import independent_parts
 from pamerge.pruning.path import PruningPath
 from pamerge.pruning.ranking import resolve_mix
 from pamerge.tasks import TaskSet
@@ -181,20 +182,6 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
     for checkpoint in checkpoints:  # the stage itself is kept
         checkpoint.unlink(missing_ok=True)
     return found
-
-
-def independent_parts(network: MultitaskNetwork) -> list[TaskSet]:
-    """The tasks, those together that share neurons directly or through others.
-
-    Each part is pruned alone, as one would prune separate networks: if tasks that share nothing were judged together,
-    each would have to go back whenever another one fails.
-    """
-    parts = [TaskSet({task}) for task in network.tasks]
-    for junction in network.junctions.values():
-        for group in () if junction.fixed else junction.groups:
-            joined = TaskSet(task for part in parts if part & group for task in part)
-            parts = [joined if joined & part else part for part in parts]
-    return list(dict.fromkeys(parts))
 
 
 def _part(tasks: TaskSet, parts: Sequence[TaskSet]) -> dict[str, Any]:

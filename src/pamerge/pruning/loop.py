@@ -11,6 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from pamerge.pruning.averages import take_averages, update_averages
+from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
 from pamerge.pruning.path import PruningPath, PruningStep
 from pamerge.pruning.protocol import Scores
@@ -124,8 +125,7 @@ class Loop:
         if over:
             self._go_back(over)
         else:
-            at.kept = len(at.steps) - 1
-            state.good = state.snapshot()
+            self._keep()
             if recovered:
                 at.reach = {task: min(1.0, reach) for task, reach in at.reach.items()}
             self._encourage(metrics, turns)
@@ -191,7 +191,7 @@ class Loop:
         scores = state.session.importance(task)
         scores = candidates(self.network, state.places, scores, task, finished, settings.remove)
         freed = flops_freed(self.network, self.of.mix, task if settings.remove == "task" else None)
-        scores = that_free(self._with_blame(scores, task), freed)
+        scores = that_free(raised(scores, self.state.at.blame, task), freed)
         left = state.session.quota(task, self._fraction(task), scores) if scores else 0
         if left and settings.per_flop:
             scores = per_flop(scores, freed)
@@ -214,22 +214,10 @@ class Loop:
                 left -= number
             refused |= stayed
             gone = {(name, neuron) for name, neurons in chosen.items() for neuron in neurons} - stayed
-            self.taken[task] += sorted(_key(task, name, neuron) for name, neuron in gone)
+            self.taken[task] += sorted(blame_key(task, name, neuron) for name, neuron in gone)
             if not stayed:
                 break
         return Removal(removed, len(refused))
-
-    def _with_blame(self, scores: Scores, task: str) -> Scores:
-        """Each time that a neuron could not be spared, its score rises by its size, so that others are tried."""
-        blame = self.state.at.blame
-
-        def raised(value: float, times: int) -> float:
-            return value + (2**times - 1) * abs(value) if times else value
-
-        return {
-            name: {n: raised(value, blame.get(_key(task, name, n), 0)) for n, value in neurons.items()}
-            for name, neurons in scores.items()
-        }
 
     def _subgraph_cost(self, task: str) -> float:
         """What a task's subgraph costs under the mix."""
@@ -322,6 +310,11 @@ class Loop:
         target = self.settings.target
         return math.inf if target is None else expected_flops(self.network, self.of.mix) - target
 
+    def _keep(self) -> None:
+        """The network as it is now, which was recorded last, is the good point."""
+        self.state.at.kept = len(self.state.at.steps) - 1
+        self.state.good = self.state.snapshot()
+
     def _go_back(self, over: list[str]) -> None:
         """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures."""
         at = self.state.at
@@ -350,8 +343,7 @@ class Loop:
         if after < before:
             at.lap += 1
             self._record({}, metrics, within=True, recovered=True)
-            at.kept = len(at.steps) - 1
-            state.good = state.snapshot()
+            self._keep()
         else:
             state.restore(state.good)
         at.active = list(self.tasks)
@@ -439,11 +431,6 @@ class Loop:
             whole = expected_flops(self.network, self.of.mix) * first / now
             by_target = max(at.lap, math.ceil(at.lap * math.log(max(whole / target, 1.0)) / math.log(first / now)))
         return min((n for n in (by_target, self.settings.laps) if n is not None), default=None)
-
-
-def _key(task: str, junction: str, neuron: int) -> str:
-    """A task's neuron, as a key of plain JSON."""
-    return f"{task} {junction} {neuron}"
 
 
 def _is_idle(step: PruningStep) -> bool:

@@ -14,11 +14,12 @@ from torch import nn
 from pamerge.errors import PamergeError, PamergeWarning
 from pamerge.network.network import MultitaskNetwork
 from pamerge.pruning.loop import Loop
+from pamerge.pruning.parts import chosen_tasks
 from pamerge.pruning.path import PruningPath
 from pamerge.pruning.protocol import Pruner, Remove
 from pamerge.pruning.ranking import resolve_mix
 from pamerge.pruning.run_state import Ingredients
-from pamerge.pruning.settings import Settings, check_arguments, chosen_tasks, identity_of
+from pamerge.pruning.settings import Settings, check_arguments, identity_of
 from pamerge.training.checkpoint import fingerprint
 from pamerge.training.data import Batches
 from pamerge.training.evaluation import prober, runner

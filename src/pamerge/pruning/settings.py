@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from torch import nn
 from pamerge.errors import PamergeError
 from pamerge.network.network import MultitaskNetwork
 from pamerge.pruning.protocol import Pruner, Remove
-from pamerge.tasks import TaskSet, resolve_tasks
 from pamerge.training.protocol import Objective
 from pamerge.training.settings import check_network, check_surroundings
 
@@ -66,19 +65,6 @@ def check_arguments(
             if not isinstance(value, (int, float)) or not math.isfinite(value):
                 raise PamergeError(f"reference[{task!r}]={value!r}; expected a number.")
     check_surroundings(network, checkpoint, distill, teachers)
-
-
-def chosen_tasks(network: MultitaskNetwork, tasks: Iterable[str] | str | None) -> TaskSet:
-    """The tasks to prune; raises if others share neurons with them."""
-    chosen = resolve_tasks(tasks, network.tasks)
-    for junction in network.junctions.values():
-        for group in junction.groups:
-            if not junction.fixed and group & chosen and group - chosen:
-                raise PamergeError(
-                    f"tasks={str(chosen)!r} share neurons with {group - chosen} at {junction.name!r}, and others would "
-                    "change with them; expected tasks that share none with the rest."
-                )
-    return chosen
 
 
 def _check_numbers(settings: Settings) -> None:
