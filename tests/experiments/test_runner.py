@@ -60,6 +60,15 @@ def test_a_finished_stage_is_not_done_again(finished) -> None:
     assert after == before
 
 
+def test_a_scheme_under_another_label_is_not_done_again(finished) -> None:
+    folder, (before,) = finished
+    stages = set((folder / "stages").iterdir())
+    renamed = Choice("pam", {"alpha": 0.1, "label": "mine"})
+    (after,) = run(Config(**{**vars(CONFIG), "schemes": (renamed,)}), folder)
+    assert set((folder / "stages").iterdir()) == stages
+    assert after["schemes"]["mine"] == before["schemes"]["pam"]
+
+
 def test_another_pruner_does_not_train_the_networks_again(finished) -> None:
     folder, _ = finished
     trained = set((folder / "stages").glob("pretrain-*"))

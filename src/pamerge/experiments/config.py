@@ -24,6 +24,10 @@ class Choice:
         """What it is called in results: the option ``label``, or its name."""
         return str(self.options.get("label", self.name))
 
+    def identity(self) -> dict[str, Any]:
+        """What its results depend on: all but the label."""
+        return {"name": self.name, "options": {key: self.options[key] for key in self.options if key != "label"}}
+
 
 @dataclass(frozen=True)
 class Pretraining:

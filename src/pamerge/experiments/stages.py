@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -204,8 +204,8 @@ def pruned_depends_on(setting: Setting, choice: Choice) -> dict[str, Any]:
     return {
         **setting.basis,
         **setting.preferences(),
-        "scheme": asdict(choice),
-        "pruner": asdict(setting.pruner),
+        "scheme": choice.identity(),
+        "pruner": setting.pruner.identity(),
         "max_drop": setting.max_drop,
         "effort": setting.effort,
         "finetune": setting.finetune,
@@ -218,7 +218,7 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
     """The network of a scheme before pruning, whatever the pruner and the budget."""
     scheme, notes = tuned(setting, choice)
     settled = replace(choice, options={**choice.options, **notes.get("chosen", {})})
-    basis = {**setting.basis, "scheme": asdict(settled)}
+    basis = {**setting.basis, "scheme": settled.identity()}
     network, merging = _merged(setting, material, scheme, settled, basis)
     notes["task_batches"] += merging["task_batches"]
     notes["seconds"] += merging["seconds"]
@@ -278,8 +278,8 @@ def tuned(setting: Setting, choice: Choice) -> tuple[Any, Notes]:
     depends_on = {
         **setting.basis,
         **setting.preferences(),
-        "scheme": asdict(choice),
-        "pruner": asdict(setting.pruner),
+        "scheme": choice.identity(),
+        "pruner": setting.pruner.identity(),
         "max_drop": setting.max_drop,
     }
 
