@@ -23,7 +23,11 @@ def tables() -> ModuleType:
 
 @pytest.mark.parametrize(
     ("document", "names"),
-    [("README.md", ["demo output", "demo table"]), ("docs/deployment.md", ["latency"])],
+    [
+        ("README.md", ["demo output", "demo table", "gains"]),
+        ("docs/comparison.md", ["gains", "combinations", "fairness", "tuning"]),
+        ("docs/deployment.md", ["latency"]),
+    ],
 )
 def test_tables_are_made_of_the_results(tables: ModuleType, document: str, names: list[str]) -> None:
     text = (ROOT / document).read_text()
