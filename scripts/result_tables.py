@@ -1,6 +1,6 @@
-"""The tables of results in README, docs/comparison.md and docs/deployment.md.
+"""The tables of results in README, docs/comparison.md and docs/deployment.md, and the chart of costs.
 
-    python scripts/result_tables.py            # writes the tables anew from results/
+    python scripts/result_tables.py            # makes them anew from results/
     python scripts/result_tables.py RUN …      # first copies the results of runs there
 
 A run is the folder of ``pamerge demo --seed SEED --out RUN`` (the README has seeds 0 to 4) or of ``pamerge run
@@ -37,6 +37,8 @@ EXPERIMENTS = {
 TUNED = {"demo": "The demo: LeNet-5, canvases of digits", "lenet5-fashion": "LeNet-5, Fashion-MNIST canvases"}
 """Experiments whose schemes have options that were chosen on other seeds, by ``configs/NAME-tuning.toml``."""
 PRUNERS = {"vib": "VIB (P1)", "taylor": "Taylor (P2)"}
+CHART = ROOT / "docs" / "images" / "costs.svg"
+COLOURS = {"separate": "#9498a0", "mtz": "#efb118", "pam": "#4269d0"}
 
 Results = Sequence[Mapping[str, Any]]
 """Results of one experiment and pruner, one for each seed."""
@@ -133,6 +135,32 @@ def combinations_table() -> str:
             rows.append([*row, *gains])
         parts += [f"**{title}, {PRUNERS[pruner]}**", markdown(rows)]
     return "\n\n".join(parts)
+
+
+def draw_costs() -> None:
+    """A panel for each experiment and pruner: what every combination of tasks costs; a dot for each seed."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    measured = list(_measured())
+    figure = Figure(figsize=(3.6 * len(measured), 3.2), layout="constrained")
+    for axes, (title, pruner, results, _) in zip(
+        figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True
+    ):
+        combinations = list(results[0]["schemes"]["pam"]["flops"])
+        for offset, (scheme, colour) in enumerate(COLOURS.items(), start=-1):
+            places = [index + 0.27 * offset for index in range(len(combinations))]
+            costs = [[r["schemes"][scheme]["flops"][tasks] / 1e6 for r in results] for tasks in combinations]
+            axes.bar(places, [statistics.fmean(each) for each in costs], 0.25, color=colour, label=scheme)
+            for place, each in zip(places, costs, strict=True):
+                axes.plot([place] * len(each), each, ".", color="black", markersize=3)
+        axes.set_title(f"{title.replace(', ', chr(10))}\n{PRUNERS[pruner]}", fontsize=9)
+        axes.set_xticks(range(len(combinations)), combinations)
+        axes.set_ylabel("MFLOPs")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    with rc_context({"svg.hashsalt": "pamerge"}):
+        figure.savefig(CHART, metadata={"Date": None})
 
 
 def fairness_table() -> str:
@@ -250,6 +278,7 @@ TABLES = {
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         keep(Path(argument))
+    draw_costs()
     for document in (ROOT / "README.md", ROOT / "docs" / "comparison.md", ROOT / "docs" / "deployment.md"):
         if document.exists():
             document.write_text(with_tables(document.read_text()))
