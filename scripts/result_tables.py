@@ -106,17 +106,28 @@ def demo_output() -> str:
 
 
 def gains_table() -> str:
-    """A row for each experiment and pruner: gains, ours and the paper's."""
-    head = ["experiment", "pruner", "seeds", "over separate", "paper", "limit", "over MTZ", "paper"]
+    """A row for each experiment, pruner and variant of PAM: gains, ours and the paper's."""
+    head = ["experiment", "pruner", "scheme", "seeds", "over separate", "paper", "limit", "over MTZ", "paper"]
     rows = [[*head, "expected cost ÷ better baseline", "worst combination ÷ better baseline"]]
     for title, pruner, results, paper in _measured():
-        row = [title, PRUNERS[pruner], str(len(results))]
-        for baseline in BASELINES:
-            row.append(_spread(_gain(result, baseline).average for result in results))
-            row.append(f"{_paper_gain(paper, baseline):.2f}")
-            if baseline == "separate":
-                row.append(_spread(map(_limit, results)))
-        rows.append([*row, _spread(map(_against_better, results)), _spread(map(_worst_combination, results))])
+        theirs = {baseline: f"{_paper_gain(paper, baseline):.2f}" for baseline in BASELINES}
+        for scheme in [name for name in results[0]["schemes"] if name not in BASELINES]:
+            ours = {b: _spread(_gain(result, b, scheme).average for result in results) for b in BASELINES}
+            rows.append(
+                [
+                    title,
+                    PRUNERS[pruner],
+                    scheme,
+                    str(len(results)),
+                    ours["separate"],
+                    theirs["separate"],
+                    _spread(map(_limit, results)),
+                    ours["mtz"],
+                    theirs["mtz"],
+                    _spread(_against_better(result, scheme) for result in results),
+                    _spread(_worst_combination(result, scheme) for result in results),
+                ]
+            )
     return markdown(rows)
 
 
@@ -137,8 +148,8 @@ def combinations_table() -> str:
     return "\n\n".join(parts)
 
 
-def draw_costs() -> None:
-    """A panel for each experiment and pruner: what every combination of tasks costs; a dot for each seed."""
+def costs_chart() -> str:
+    """An SVG, a panel for each experiment and pruner: what every combination costs, with a dot for each seed."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -159,8 +170,10 @@ def draw_costs() -> None:
         axes.set_ylabel("MFLOPs")
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    drawn = io.StringIO()
     with rc_context({"svg.hashsalt": "pamerge"}):
-        figure.savefig(CHART, metadata={"Date": None})
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return drawn.getvalue()
 
 
 def fairness_table() -> str:
@@ -231,8 +244,8 @@ def _measured() -> Iterable[tuple[str, str, Results, Mapping[str, Any]]]:
                 yield title, pruner, results, paper[theirs][pruner]
 
 
-def _gain(result: Mapping[str, Any], baseline: str) -> Any:
-    return gain(result["schemes"][baseline]["flops"], result["schemes"]["pam"]["flops"])
+def _gain(result: Mapping[str, Any], baseline: str, scheme: str = "pam") -> Any:
+    return gain(result["schemes"][baseline]["flops"], result["schemes"][scheme]["flops"])
 
 
 def _limit(result: Mapping[str, Any]) -> float:
@@ -246,16 +259,16 @@ def _paper_gain(paper: Mapping[str, Any], baseline: str) -> float:
     return statistics.fmean(row["mflops"][baseline] / row["mflops"]["pam"] for row in paper.values())
 
 
-def _against_better(result: Mapping[str, Any]) -> float:
-    """PAM's cost under the uniform mix, over that of the better baseline."""
-    costs = {name: expected_cost(scheme["flops"]) for name, scheme in result["schemes"].items()}
-    return costs["pam"] / min(costs[name] for name in BASELINES)
+def _against_better(result: Mapping[str, Any], scheme: str) -> float:
+    """A scheme's cost under the uniform mix, over that of the better baseline."""
+    costs = {name: expected_cost(found["flops"]) for name, found in result["schemes"].items()}
+    return costs[scheme] / min(costs[name] for name in BASELINES)
 
 
-def _worst_combination(result: Mapping[str, Any]) -> float:
+def _worst_combination(result: Mapping[str, Any], scheme: str) -> float:
     """The largest cost of a combination of tasks, over that of the baseline that is better for it."""
-    flops = {name: scheme["flops"] for name, scheme in result["schemes"].items()}
-    return max(cost / min(flops[name][tasks] for name in BASELINES) for tasks, cost in flops["pam"].items())
+    flops = {name: found["flops"] for name, found in result["schemes"].items()}
+    return max(cost / min(flops[name][tasks] for name in BASELINES) for tasks, cost in flops[scheme].items())
 
 
 def _spread(values: Iterable[float], form: str = "{:.2f}") -> str:
@@ -278,7 +291,7 @@ TABLES = {
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         keep(Path(argument))
-    draw_costs()
+    CHART.write_text(costs_chart())
     for document in (ROOT / "README.md", ROOT / "docs" / "comparison.md", ROOT / "docs" / "deployment.md"):
         if document.exists():
             document.write_text(with_tables(document.read_text()))

@@ -34,3 +34,7 @@ def test_tables_are_made_of_the_results(tables: ModuleType, document: str, names
     for name in names:
         assert f"<!-- {name} -->\n" in text
     assert text == tables.with_tables(text)
+
+
+def test_the_chart_is_made_of_the_results(tables: ModuleType) -> None:
+    assert tables.CHART.read_text() == tables.costs_chart(), "run scripts/result_tables.py"
