@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pamerge import PamergeError
-from pamerge.experiments import read_config
+from pamerge.experiments import Choice, read_config
 from pamerge.experiments.registry import make_data, make_pruner, make_scheme
 
 GOOD = """
@@ -39,6 +39,21 @@ def test_a_configuration_is_read_with_names_and_options(tmp_path) -> None:
     assert make_pruner(config.pruners[0]).batches == 5
 
 
+def test_a_try_is_the_scheme_with_its_options(tmp_path) -> None:
+    config = read(
+        tmp_path,
+        GOOD.replace(
+            "alpha = 0.1", 'zip = 0.5, tries = [{alpha = 0.1}, {alpha = 1.0, levels = 1}, {name = "separate"}]'
+        ),
+    )
+    first, second, third = config.schemes[1].tries()
+    assert (make_scheme(first).alpha, make_scheme(first).zip) == (0.1, 0.5)
+    assert (make_scheme(second).alpha, make_scheme(second).levels, make_scheme(second).zip) == (1.0, 1, 0.5)
+    assert first.identity() == Choice("pam", {"alpha": 0.1, "zip": 0.5}).identity()
+    assert third.identity() == Choice("separate").identity()
+    assert config.schemes[0].tries() == (config.schemes[0],)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -52,6 +67,15 @@ def test_a_configuration_is_read_with_names_and_options(tmp_path) -> None:
         ("seeds = [0, 1]", "seeds = []", r"seeds = \[\]; expected a list of different whole"),
         ("seeds = [0, 1]", "seeds = [0, 0]", r"seeds = \[0, 0\]; expected a list of different whole numbers"),
         ("name =", "name ==", "is not valid TOML"),
+        ("alpha = 0.1", "tries = 3", r"schemes\.pam\.tries = 3; expected a list of tables"),
+        ("alpha = 0.1", "tries = [{}]", r"schemes\.pam\.tries = \[\{\}\]; expected a list of tables"),
+        ("alpha = 0.1", "tries = [{zip = 1.0}, {zip = 1.0}]", r"schemes\.pam\.tries has zip 1\.0 twice"),
+        (
+            "alpha = 0.1",
+            "alpha = 0.1, tries = [{alpha = 1.0}]",
+            "alpha = 1.0; expected an option that the scheme has not",
+        ),
+        ("alpha = 0.1", 'tries = [{label = "x"}]', "label = 'x'; expected an option that the scheme has not"),
     ],
 )
 def test_mistakes_are_named_by_their_key(tmp_path, old: str, new: str, message: str) -> None:

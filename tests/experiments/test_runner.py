@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pamerge import PamergeError
+from pamerge import PamergeError, PamergeWarning
 from pamerge.experiments import Choice, Config, Event, original_networks, run
 from pamerge.experiments.config import Pretraining
 from pamerge.experiments.registry import make_data
@@ -48,6 +49,37 @@ def test_every_scheme_keeps_to_the_same_effort(finished) -> None:
     _, (result,) = finished
     for name, scheme in result["schemes"].items():
         assert 100 < scheme["task_batches"] <= 200, name
+
+
+def test_the_cheapest_try_within_the_budget_is_the_result(finished) -> None:
+    folder, (before,) = finished
+    pam = Choice("pam", {"tries": [{"alpha": 0.1}, {"alpha": 1.0}]})
+    (result,) = run(replace(CONFIG, name="tried", schemes=(CONFIG.schemes[0], pam)), folder)
+    separate, found = result["schemes"]["separate"], result["schemes"]["pam"]
+    assert found["tries"]["pam (alpha 0.1)"]["flops"] == before["schemes"]["pam"]["flops"]  # and its stages were found
+    assert found["tries"]["pam (alpha 1.0)"]["flops"] == separate["flops"]  # nothing is shared: the same network
+    cheapest = min(found["tries"], key=lambda name: sum(found["tries"][name]["flops"].values()))
+    assert found["chosen_try"] == cheapest
+    assert found["flops"] == found["tries"][cheapest]["flops"]
+
+
+def test_a_try_over_the_budget_is_not_chosen_for_its_cost(finished) -> None:
+    folder, _ = finished
+    pam = Choice("pam", {"tries": [{"alpha": 0.1}, {"alpha": 1.0}]})
+    config = replace(
+        CONFIG, name="over", schemes=(pam,), max_drop=1e-9, prune=CONFIG.prune | {"recovery": 0, "final": 0}
+    )
+    with pytest.warns(PamergeWarning, match="Nothing could be removed"):
+        (result,) = run(config, folder)
+    found = result["schemes"]["pam"]
+    reference = json.loads(next((folder / "stages").glob("reference-*.json")).read_text())
+
+    def excess(name: str) -> float:
+        validation = found["tries"][name]["validation"]
+        return max(0.0, *(reference[task] - value - config.max_drop for task, value in validation.items()))
+
+    assert excess("pam (alpha 0.1)") != excess("pam (alpha 1.0)")  # or this test would show nothing
+    assert excess(found["chosen_try"]) == min(map(excess, found["tries"]))
 
 
 def test_a_finished_stage_is_not_done_again(finished) -> None:

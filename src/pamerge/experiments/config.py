@@ -28,6 +28,30 @@ class Choice:
         """What its results depend on: all but the label."""
         return {"name": self.name, "options": {key: self.options[key] for key in self.options if key != "label"}}
 
+    def tries(self) -> tuple[Choice, ...]:
+        """What is tried, each in full: the option ``tries`` lists tables of options; without it, this one alone.
+
+        A try with a name is another choice, with its own options only: the end of PAM where nothing is shared is
+        ``{name = "separate"}``.
+
+        >>> tries = [{"alpha": 0.2}, {"name": "separate"}]
+        >>> [(each.name, each.label) for each in Choice("pam", {"zip": 0.5, "tries": tries}).tries()]
+        [('pam', 'pam (alpha 0.2)'), ('separate', 'pam (separate)')]
+        """
+        if "tries" not in self.options:
+            return (self,)
+        common = {key: value for key, value in self.options.items() if key != "tries"}
+        found = []
+        for each in self.options["tries"]:
+            options = each if "name" in each else {**common, **each}
+            named = parse_choice({"name": self.name, **options, "label": f"{self.label} ({_in_words(each)})"}, "tries")
+            found.append(named)
+        return tuple(found)
+
+
+def _in_words(options: Mapping[str, Any]) -> str:
+    return ", ".join(str(value) if key == "name" else f"{key} {value}" for key, value in options.items())
+
 
 @dataclass(frozen=True)
 class Pretraining:
@@ -69,7 +93,8 @@ class Config:
         name: what its results are called.
         data: where inputs and labels come from.
         network: the architecture of the original networks.
-        schemes: the ways of merging to compare.
+        schemes: the ways of merging to compare. A scheme with ``tries = [{alpha = 0.2}, {alpha = 1.0}]`` is done in
+            full with each of these options, and ends with the cheapest of the networks that keep the budget.
         pruners: the pruners to compare them with.
         pretraining: how the original networks are trained.
         max_drop: the budget: how much each task's validation metric may fall below its original network's.
@@ -138,6 +163,8 @@ def parse_config(content: Mapping[str, Any]) -> Config:
     for key in ("schemes", "pruners"):
         if key in values:
             values[key] = _choices(values[key], key)
+    for choice in values.get("schemes", ()):
+        _check_tries(choice)
     for key, kind in (("pretraining", Pretraining), ("problem1", Problem1)):
         if key in values:
             check_table(values[key], kind, key)
@@ -186,3 +213,18 @@ def _choices(value: Any, key: str) -> tuple[Choice, ...]:
         if labels.count(label) > 1:
             raise PamergeError(f"{key} has two called {label!r}; expected a label of its own for each, as label = …")
     return choices
+
+
+def _check_tries(choice: Choice) -> None:
+    """Tries are tables that differ, of options that the scheme does not have already."""
+    if "tries" not in choice.options:
+        return
+    tries, key = choice.options["tries"], f"schemes.{choice.label}.tries"
+    if not isinstance(tries, list) or not tries or not all(isinstance(each, Mapping) and each for each in tries):
+        raise PamergeError(f"{key} = {tries!r}; expected a list of tables, such as [{{alpha = 0.2}}, {{alpha = 1.0}}].")
+    for index, each in enumerate(tries):
+        if each in tries[:index]:
+            raise PamergeError(f"{key} has {_in_words(each)} twice.")
+        for name in each:
+            if name == "label" or (name in choice.options and "name" not in each):
+                raise PamergeError(f"{key}: {name} = {each[name]!r}; expected an option that the scheme has not.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +38,7 @@ from pamerge.experiments.store import Event, Store, Watch
 from pamerge.merging import Material, prepare
 from pamerge.network.files import save, write_atomically
 from pamerge.network.network import MultitaskNetwork
+from pamerge.pruning.ranking import expected_flops, resolve_mix
 from pamerge.tasks import all_subsets
 from pamerge.training import MultiLabel, Objective, evaluate
 from pamerge.training.lessons import Remembered
@@ -108,7 +110,8 @@ def _check(config: Config) -> None:
     lookup(DATA, config.data, "data")
     lookup(NETWORKS, config.network, "network")
     for choice in config.schemes:
-        make_scheme(choice)
+        for each in choice.tries():
+            make_scheme(each)
     for choice in config.pruners:
         make_pruner(choice)
     check_stage_options(config.prune, config.tune)
@@ -246,18 +249,40 @@ def _material(setting: Setting) -> Material:
 def _scheme(
     config: Config, setting: Setting, material: Material, splits: Splits, choice: Choice
 ) -> tuple[MultitaskNetwork, dict[str, Any]]:
-    """The pruned network of a scheme, and what is told about it."""
-    network, notes = pruned(setting, material, choice)
+    """The pruned network of a scheme, and what is told about it; of its tries, the best."""
+    tried = [(each, *pruned(setting, material, each)) for each in choice.tries()]
+    choice, network, notes = min(tried, key=lambda found: _preference(setting, found[1], found[2]["validation"]))
     found = {
-        "flops": {str(tasks): network.flops(tasks) for tasks in all_subsets(network.tasks)},
+        "flops": _costs(network),
         "metric": _tested(setting, choice, network, splits.test.loader(500)),
         "sharing": sharing_ratios(network),
         **network_record(network),
         **notes,
     }
+    if len(tried) > 1:
+        names = ("validation", "task_batches", "stopped")
+        found["chosen_try"] = choice.label
+        found["tries"] = {
+            each.label: {"flops": _costs(other), **{name: told[name] for name in names}} for each, other, told in tried
+        }
     if config.problem1 is not None:
         found["problem1"] = prune_one_task(setting, material, choice, config.problem1)
     return network, found
+
+
+def _preference(setting: Setting, network: MultitaskNetwork, validation: Mapping[str, float]) -> tuple[float, float]:
+    """What is lowest for the best try: by how much it is over the budget, then its expected cost under the mix."""
+    losses = [
+        (setting.reference[task] - value) * (1 if setting.objectives[task].higher_is_better else -1)
+        for task, value in validation.items()
+    ]
+    excess = max(losses) - setting.max_drop
+    mix: Any = setting.mix
+    return excess if excess > 1e-12 else 0.0, expected_flops(network, resolve_mix(mix, network.tasks))
+
+
+def _costs(network: MultitaskNetwork) -> dict[str, int]:
+    return {str(tasks): network.flops(tasks) for tasks in all_subsets(network.tasks)}
 
 
 def _original_flops(material: Material) -> dict[str, int]:
