@@ -12,6 +12,7 @@ from training.small import INPUT, OBJECTIVES
 from pamerge import MultitaskNetwork
 from pamerge.pruning import Surroundings, prune
 from pamerge.pruning.gates import Places
+from pamerge.pruning.loop import Loop
 from pamerge.training.data import Batch, Batches
 
 plainly = {"remove": "neuron", "per_flop": False}
@@ -46,3 +47,15 @@ def neurons(network: MultitaskNetwork) -> dict[str, dict[int, str]]:
 
 def sample(count: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(count, *INPUT, generator=torch.Generator().manual_seed(5)).to(dtype)
+
+
+def scripted_metrics(monkeypatch, values):
+    """Lets the loop see these metrics, one after the other, the last one for ever."""
+    seen = iter(values)
+    last = {}
+
+    def evaluate(self):
+        last.update(next(seen, last))
+        return dict(last)
+
+    monkeypatch.setattr(Loop, "_evaluate", evaluate)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pruning.around import neurons, quickly
+from pruning.around import neurons, quickly, scripted_metrics
 from training.small import OBJECTIVES, batches, merged
 
 from pamerge import PamergeWarning
@@ -48,18 +48,6 @@ def test_the_drop_counts_from_the_metrics_at_entry_unless_there_is_a_reference()
     assert dict(path.reference) == dict(path[0].metrics) == evaluate(good_network(), VALIDATION, OBJECTIVES)
     _, path = prune_within(5.0, laps=1, reference=REFERENCE)
     assert dict(path.reference) == REFERENCE
-
-
-def scripted_metrics(monkeypatch, values):
-    """Lets the loop see these metrics, one after the other, the last one for ever."""
-    seen = iter(values)
-    last = {}
-
-    def evaluate(self):
-        last.update(next(seen, last))
-        return dict(last)
-
-    monkeypatch.setattr(Loop, "_evaluate", evaluate)
 
 
 FINE = {"shape": 1.0, "parts": 1.0, "size": 0.0}
@@ -164,6 +152,7 @@ def test_after_a_failure_everything_is_as_it_was_at_the_last_good_point(monkeypa
 
 
 def test_whoever_is_over_goes_in_smaller_steps_and_then_stops_while_the_others_go_on(monkeypatch):
+    monkeypatch.setattr(Loop, "_has_use_alone", lambda self, task: False)
     bad = {**FINE, "parts": 0.2}
     scripted_metrics(monkeypatch, [FINE, bad, bad, bad, bad, FINE])
     fractions, turns = [], []
@@ -229,6 +218,7 @@ def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_recovery_is_
 
 
 def test_a_neuron_that_could_not_be_spared_lets_others_go_first(monkeypatch):
+    monkeypatch.setattr(Loop, "_has_use_alone", lambda self, task: False)
     bad = {**FINE, "parts": 0.2}
     scripted_metrics(monkeypatch, [FINE, bad, bad, FINE])
 

@@ -8,6 +8,7 @@ protects the others, and what they lose is recorded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -51,6 +52,9 @@ class _OneTasksTurns:
 
     def parameters(self) -> Sequence[Mapping[str, Any]]:
         return self.session.parameters()
+
+    def alone(self, task: str) -> AbstractContextManager[None]:
+        return self.session.alone(task)
 
     def measure(self, task: str, batches: Iterator[Batch]) -> int:
         return self.session.measure(task, batches) if task == self.task else 0

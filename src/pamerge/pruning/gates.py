@@ -47,7 +47,7 @@ class Places:
         junctions = {name: junction for name, junction in network.junctions.items() if not junction.fixed}
         self.sets = {name: junction.task_sets() for name, junction in junctions.items()}
         self._index = {
-            (name, group): self._positions(name, neurons)
+            (name, group): self.positions(name, neurons)
             for name, junction in junctions.items()
             for group, neurons in junction.groups.items()
         }
@@ -67,7 +67,7 @@ class Places:
     def served_index(self, task: str) -> dict[str, Tensor]:
         """Their positions."""
         if task not in self._served_index:
-            self._served_index[task] = {name: self._positions(name, found) for name, found in self.served(task).items()}
+            self._served_index[task] = {name: self.positions(name, found) for name, found in self.served(task).items()}
         return self._served_index[task]
 
     def by_neuron(self, task: str, arrays: Mapping[str, Tensor]) -> dict[str, dict[int, float]]:
@@ -87,12 +87,13 @@ class Places:
         for key, layout in network.layouts.items():
             junction = names.get(layout.node.inputs[0]) if layout.node.kind == "weighted" else None
             if junction is not None and junction in self.neurons:
-                index = self._positions(junction, layout.inputs.tolist())
+                index = self.positions(junction, layout.inputs.tolist())
                 yield Reader(junction, layout, network.blocks[key].weight, index)  # type: ignore[arg-type]
 
-    def _positions(self, junction: str, neurons: Sequence[int]) -> Tensor:
+    def positions(self, junction: str, neurons: Sequence[int]) -> Tensor:
+        """Where neurons stand in the arrays of their junction."""
         position = self._position[junction]
-        return torch.tensor([position[neuron] for neuron in neurons], device=self.device)
+        return torch.tensor([position[neuron] for neuron in neurons], dtype=torch.long, device=self.device)
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import takewhile
 from typing import Literal
 
 from torch import Tensor
 
+from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.averages import take_averages, update_averages
 from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
@@ -60,6 +62,7 @@ class Loop:
         self.state = RunState(of, found.meta["neurons"] if found is not None else None)
         self.found = found
         self.taken: dict[str, list[str]] = {}
+        self.alone: str | None = None
 
     def run(self) -> PruningPath:
         """Prune to the end, or go on from a checkpoint to the end.
@@ -114,23 +117,33 @@ class Loop:
         self.state.save(self.log.size())
 
     def _lap(self) -> None:
-        """One or more rounds of every task that is still being pruned, then a look at the validation data."""
+        """One or more rounds of every task that is still being pruned, then a look at the validation data.
+
+        When that fails, each task has a lap alone, and another one for as long as that goes well.
+        """
         state, at = self.state, self.state.at
         at.lap += 1
-        turns = self._rounds()
+        alone = self.alone = at.alone.pop(0) if at.alone else None
+        turns = self._rounds([alone] if alone is not None else at.active)
         take_averages(state.optimizer, self.network)
         metrics, recovered = self._recover(self._evaluate())
+        self.alone = None
         over = self._over(metrics)
         self._record(turns, metrics, not over, recovered)
         if over:
             self._go_back(over)
+            if alone is None:
+                at.alone = [task for task in at.active if self._has_use_alone(task)]
         else:
             self._keep()
             if recovered:
-                at.reach = {task: min(1.0, reach) for task, reach in at.reach.items()}
+                at.reach |= {task: min(1.0, at.reach[task]) for task in turns}
             self._encourage(metrics, turns)
+            if alone is not None and turns[alone].removed and self._has_use_alone(alone):
+                at.alone.append(alone)
             if len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
+        at.alone = [task for task in at.alone if task in at.active]
         if self._missing() <= 0:
             at.stopped = at.stopped or "the target was reached"
         if not self._may_go_on():
@@ -138,18 +151,23 @@ class Loop:
         if self.settings.laps is not None and at.lap >= self.settings.laps:
             at.stopped = at.stopped or f"{self.settings.laps} lap{'s' * (self.settings.laps > 1)} done"
 
-    def _rounds(self) -> dict[str, Removal]:
+    def _has_use_alone(self, task: str) -> bool:
+        """Whether a task could remove what a turn removes without taking anything from others."""
+        saved = could_save_alone(self.network, self.state.places, task, self.of.mix, self.settings.remove)
+        return len(self.network.tasks) > 1 and saved >= self.settings.fraction * self._subgraph_cost(task)
+
+    def _rounds(self, tasks: list[str]) -> dict[str, Removal]:
         """As many rounds of each task as its reach says, the tasks in turn."""
         at = self.state.at
         turns: dict[str, Removal] = {}
         self.taken = {task: [] for task in self.tasks}
-        steps = math.ceil(self.settings.steps / len(at.active))
-        trained = steps * sum(math.ceil(at.reach[task]) for task in at.active)
-        for number in range(math.ceil(max(at.reach[task] for task in at.active))):
+        steps = math.ceil(self.settings.steps / len(tasks))
+        trained = steps * sum(math.ceil(at.reach[task]) for task in tasks)
+        for number in range(math.ceil(max(at.reach[task] for task in tasks))):
             if number and not self._may_go_on():
                 break
             before = at.task_batches
-            for task in [task for task in at.active if number < at.reach[task]]:
+            for task in [task for task in tasks if number < at.reach[task]]:
                 found = self._round(task, steps, trained)
                 turns[task] = turns[task] + found if task in turns else found
             at.round_cost = max(at.round_cost, at.task_batches - before)
@@ -187,7 +205,7 @@ class Loop:
         state, settings = self.state, self.settings
         self._train(steps, "pruning", task, trained)
         state.at.task_batches += state.session.measure(task, state.feed)
-        finished = TaskSet(self.network.tasks) - set(state.at.active)
+        finished = TaskSet(self.network.tasks) - (set(state.at.active) if self.alone is None else {task})
         scores = state.session.importance(task)
         scores = candidates(self.network, state.places, scores, task, finished, settings.remove)
         freed = flops_freed(self.network, self.of.mix, task if settings.remove == "task" else None)
@@ -247,7 +265,7 @@ class Loop:
         trained: int | None = None,
         schedule: Literal["constant", "cosine"] = "constant",
     ) -> None:
-        """Some steps on all tasks, with the pruner's gates and penalty if it is a task's turn.
+        """Some steps on all tasks, or on the one that is alone, with the pruner's gates and penalty in a task's turn.
 
         Args:
             steps: how many.
@@ -256,31 +274,38 @@ class Loop:
             trained: how many steps there are until the average of the weights is used, if not these alone.
             schedule: of the learning rate.
         """
-        of, state = self.of, self.state
         set_training_mode(self.network, self.settings.freeze_batch_norm)
-        own = [parameter for group in state.session.parameters() for parameter in group["params"]]
-        for step in range(steps):
-            set_learning_rate(state.optimizer, schedule, step / steps)
-            state.optimizer.zero_grad(set_to_none=True)
-            result = compute_gradients(
-                self.network,
-                next(state.feed),
-                of.train.objectives,
-                fabric=of.fabric,
-                tasks=self.tasks,
-                distillation=of.distillation,
-                at_junction=state.session.hook() if task is not None else None,
-                penalty=(lambda: self._penalty(task)) if task is not None else None,
-            )
-            if task is not None and of.fabric.world_size > 1:
-                _sum_gradients(own, self)
-            state.watch.check(state.at.task_batches, result.losses)
-            if result.losses:
-                of.fabric.strategy.optimizer_step(state.optimizer)
-                update_averages(state.optimizer, self.network, trained or steps)
-            average_statistics(self.network, of.fabric)
-            state.at.task_batches += len(result.losses)
-            self.display.update(state.at.lap, losses=result.losses, stage=stage)
+        with ExitStack() as held:
+            if self.alone is not None:
+                held.enter_context(others_untouched(self.network, self.alone))
+                held.enter_context(self.state.session.alone(self.alone))
+            for step in range(steps):
+                set_learning_rate(self.state.optimizer, schedule, step / steps)
+                self._step(task, stage, trained or steps)
+
+    def _step(self, task: str | None, stage: str, trained: int) -> None:
+        of, state = self.of, self.state
+        state.optimizer.zero_grad(set_to_none=True)
+        result = compute_gradients(
+            self.network,
+            next(state.feed),
+            of.train.objectives,
+            fabric=of.fabric,
+            tasks=self.tasks if self.alone is None else [self.alone],
+            distillation=of.distillation,
+            at_junction=state.session.hook() if task is not None else None,
+            penalty=(lambda: self._penalty(task)) if task is not None else None,
+        )
+        if task is not None and of.fabric.world_size > 1:
+            own = [parameter for group in state.session.parameters() for parameter in group["params"]]
+            _sum_gradients(own, self)
+        state.watch.check(state.at.task_batches, result.losses)
+        if result.losses:
+            of.fabric.strategy.optimizer_step(state.optimizer)
+            update_averages(state.optimizer, self.network, trained)
+        average_statistics(self.network, of.fabric)
+        state.at.task_batches += len(result.losses)
+        self.display.update(state.at.lap, losses=result.losses, stage=stage)
 
     def _penalty(self, task: str) -> Tensor:
         penalty = self.state.session.penalty(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -100,6 +101,10 @@ class Session(Protocol):
         """What to train along with the network, as parameter groups of an optimiser: ``{"params": …, "lr": …}``."""
         ...
 
+    def alone(self, task: str) -> AbstractContextManager[None]:
+        """While it lasts, the network is trained for this task alone, and what other tasks need must not change."""
+        ...
+
     def measure(self, task: str, batches: Iterator[Batch]) -> int:
         """Look at the network at the end of the task's round; returns how many batches were used for losses."""
         ...
@@ -137,6 +142,10 @@ class QuietSession:
     def parameters(self) -> Sequence[Mapping[str, Any]]:
         """Nothing."""
         return ()
+
+    def alone(self, task: str) -> AbstractContextManager[None]:
+        """Nothing."""
+        return nullcontext()
 
     def measure(self, task: str, batches: Iterator[Batch]) -> int:
         """Nothing."""

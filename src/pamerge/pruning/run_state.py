@@ -74,6 +74,7 @@ class Position:
         failures: How often each task was over its budget, with a reach of one or less.
         calm: For how many laps each task has been well within its budget.
         blame: How often a neuron was one of very few whose removal put its task over the budget.
+        alone: The tasks whose laps alone come next, in this order.
         round_cost: The most task-batches that a round of all tasks took.
         reference: The metric of each task that its budget counts from.
         steps: The path so far.
@@ -89,6 +90,7 @@ class Position:
     failures: dict[str, int] = field(default_factory=dict)
     calm: dict[str, int] = field(default_factory=dict)
     blame: dict[str, int] = field(default_factory=dict)
+    alone: list[str] = field(default_factory=list)
     round_cost: int = 0
     reference: dict[str, float] = field(default_factory=dict)
     steps: list[PruningStep] = field(default_factory=list)

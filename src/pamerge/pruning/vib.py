@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,7 @@ class _VIBSession(QuietSession):
         self._leave_alone_all_but(surroundings.objectives)
         self.gamma = dict.fromkeys(surroundings.network.tasks, settings.gamma)
         self.pixels = _pixels(surroundings.network)
+        self.only: str | None = None
 
     @torch.no_grad()
     def _leave_alone_all_but(self, tasks: Iterable[str]) -> None:
@@ -98,7 +100,7 @@ class _VIBSession(QuietSession):
 
         def sample(junction: str, group: TaskSet, tensor: Tensor) -> Tensor:
             index = places.index(junction, group)
-            if index is None:
+            if index is None or (self.only is not None and group - {self.only}):
                 return tensor
             mu, deviation = self.mu[junction][index], (0.5 * self.log_d[junction][index]).exp()
             if not self.around.network.training:
@@ -116,6 +118,30 @@ class _VIBSession(QuietSession):
             for name, index in self.around.places.served_index(task).items()
         ]
         return self.gamma[task] * torch.stack(parts).sum()
+
+    @contextmanager
+    def alone(self, task: str) -> Iterator[None]:
+        """Gates of neurons that other tasks use let everything pass, and stay as they are."""
+        places = self.around.places
+        others = {
+            junction: places.positions(junction, [n for n, tasks in sets.items() if tasks - {task}])
+            for junction, sets in places.sets.items()
+        }
+        before = {junction: self.log_d[junction].detach()[index] for junction, index in others.items()}
+        self.only = task
+        try:
+            yield
+        finally:
+            self.only = None
+            with torch.no_grad():
+                for junction, index in others.items():
+                    self.mu[junction][index] = 1.0  # nothing to be folded into weights that others need
+                    self.log_d[junction][index] = before[junction]
+
+    def _gates(self) -> Iterator[tuple[str, nn.Parameter]]:
+        for junction in self.mu:
+            yield f"mu/{junction}", self.mu[junction]
+            yield f"log_d/{junction}", self.log_d[junction]
 
     def measure(self, task: str, batches: Iterator[Batch]) -> int:
         """Fold the means into the weights; raise γ where too few gates closed."""
@@ -147,16 +173,14 @@ class _VIBSession(QuietSession):
 
     def tensors(self) -> dict[str, Tensor]:
         """Gates, and γ of each task."""
-        kept: dict[str, Tensor] = {f"mu/{name}": value for name, value in self.mu.items()}
-        kept |= {f"log_d/{name}": value for name, value in self.log_d.items()}
+        kept: dict[str, Tensor] = dict(self._gates())
         return kept | {f"gamma/{task}": torch.tensor(value, dtype=torch.float64) for task, value in self.gamma.items()}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over gates and γ."""
-        for name in self.mu:
-            self.mu[name].copy_(tensors[f"mu/{name}"])
-            self.log_d[name].copy_(tensors[f"log_d/{name}"])
+        for name, gate in self._gates():
+            gate.copy_(tensors[name])
         self.gamma = {task: float(tensors[f"gamma/{task}"]) for task in self.gamma}
 
 
