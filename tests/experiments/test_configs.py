@@ -18,7 +18,10 @@ def test_an_experiment_is_valid(path: Path) -> None:
     assert config.name == path.stem
     assert {choice.name for choice in config.schemes} >= {"separate", "pam"}
     for choice in config.schemes:
-        make_scheme(choice)
+        for each in choice.tries():
+            make_scheme(each)
+    tries = {choice.label: len(choice.tries()) for choice in config.schemes if choice.name != "separate"}
+    assert len(set(tries.values())) == 1, f"the same number of tries for all schemes that have options: {tries}"
     for choice in config.pruners:
         make_pruner(choice)
 

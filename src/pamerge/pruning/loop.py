@@ -154,7 +154,7 @@ class Loop:
     def _has_use_alone(self, task: str) -> bool:
         """Whether a task could remove what a turn removes without taking anything from others."""
         saved = could_save_alone(self.network, self.state.places, task, self.of.mix, self.settings.remove)
-        return len(self.network.tasks) > 1 and saved >= self.settings.fraction * self._subgraph_cost(task)
+        return len(self.tasks) > 1 and saved >= self.settings.fraction * self._subgraph_cost(task)
 
     def _rounds(self, tasks: list[str]) -> dict[str, Removal]:
         """As many rounds of each task as its reach says, the tasks in turn."""
