@@ -201,6 +201,29 @@ def fairness_table() -> str:
     return f"{markdown(rows)}\n\nNo process needed more than {peak:.1f} GiB."
 
 
+def tries_table() -> str:
+    """What every try of a scheme costs, where schemes were tried with several options."""
+    parts = []
+    for title, pruner, results, _ in _measured():
+        combinations = list(results[0]["schemes"]["separate"]["flops"])
+        rows = [["try", *(f"MFLOPs {tasks}" for tasks in combinations), "expected", "chosen"]]
+        for scheme, found in results[0]["schemes"].items():
+            for each in found.get("tries", {}):
+                of_scheme = [result["schemes"][scheme] for result in results]
+                costs = [tried["tries"][each]["flops"] for tried in of_scheme]
+                chosen = sum(tried["chosen_try"] == each for tried in of_scheme)
+                rows.append([each, *_mflops(costs), f"in {chosen} of {len(results)}"])
+        if len(rows) > 1:
+            parts += [f"**{title}, {PRUNERS[pruner]}**", markdown(rows)]
+    return "\n\n".join(parts)
+
+
+def _mflops(costs: Sequence[Mapping[str, float]]) -> list[str]:
+    """The cost of each combination, and the expected one, over the seeds."""
+    each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in costs[0]]
+    return [*each, _spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")]
+
+
 def tuning_table() -> str:
     """What each variant of a scheme costs on the seeds on which it was chosen."""
     parts = []
@@ -210,9 +233,7 @@ def tuning_table() -> str:
             continue
         rows = [["variant", *(f"MFLOPs {tasks}" for tasks in results[0]["schemes"]["separate"]["flops"]), "expected"]]
         for scheme in results[0]["schemes"]:
-            costs = [result["schemes"][scheme]["flops"] for result in results]
-            each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in costs[0]]
-            rows.append([scheme, *each, _spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")])
+            rows.append([scheme, *_mflops([result["schemes"][scheme]["flops"] for result in results])])
         seeds = " and ".join(str(result["seed"]) for result in results)
         parts += [f"**{TUNED[experiment]}**, seed{'s' * (len(results) > 1)} {seeds}", markdown(rows)]
     return "\n\n".join(parts)
@@ -283,6 +304,7 @@ TABLES = {
     "gains": gains_table,
     "combinations": combinations_table,
     "fairness": fairness_table,
+    "tries": tries_table,
     "tuning": tuning_table,
     "latency": latency_table,
 }

@@ -8,7 +8,7 @@ from pruning.around import plainly, scripted_metrics
 from training.small import OBJECTIVES, batches, inputs, merged
 
 from pamerge import PamergeWarning
-from pamerge.pruning import VIB, Magnitude, Taylor, prune
+from pamerge.pruning import VIB, Magnitude, QuietSession, Taylor, prune
 from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.gates import Places
 from pamerge.pruning.loop import Loop
@@ -84,6 +84,26 @@ def test_a_task_goes_on_alone_as_long_as_that_goes_well_then_all_go_together(mon
     worse = [{**FINE, task: 0.5} for task in ("parts", "size", "shape")]
     pruned(monkeypatch, [FINE, BAD, FINE, *worse, FINE], network=merged(seed=None), patience=9)
     assert [lap["alone"] for lap in seen] == [[], ["shape"], ["parts"], ["size"], ["shape"], []]
+
+
+def test_a_lap_alone_that_removes_nothing_is_not_the_end(monkeypatch):
+    class Reluctant:
+        def start(self, surroundings):
+            class Session(QuietSession):
+                def importance(self, task):
+                    served = surroundings.places.served(task)
+                    return {name: dict.fromkeys(found, 1.0) for name, found in served.items()}
+
+                def quota(self, task, fraction, scores):
+                    alone = sum(map(len, scores.values())) < sum(map(len, surroundings.places.served(task).values()))
+                    return 0 if alone else super().quota(task, fraction, scores)
+
+            return Session()
+
+    seen = watched_laps(monkeypatch)
+    _, path = pruned(monkeypatch, [FINE, BAD, FINE], pruner=Reluctant(), laps=5, remove="neuron", per_flop=False)
+    assert [bool(lap["alone"]) for lap in seen] == [False, True, True, False, False]
+    assert [bool(any(step.removed.values())) for step in path[1:]] == [True, False, False, True, True]
 
 
 def test_who_shares_everything_never_goes_alone(monkeypatch):

@@ -139,10 +139,10 @@ class Loop:
             if recovered:
                 at.reach |= {task: min(1.0, at.reach[task]) for task in turns}
             self._encourage(metrics, turns)
+            if alone is None and len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
+                at.stopped = "nothing is left that could be removed"
             if alone is not None and turns[alone].removed and self._has_use_alone(alone):
                 at.alone.append(alone)
-            if len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
-                at.stopped = "nothing is left that could be removed"
         at.alone = [task for task in at.alone if task in at.active]
         if self._missing() <= 0:
             at.stopped = at.stopped or "the target was reached"
