@@ -1,12 +1,13 @@
-"""Does regrouping see how tasks are related? The paper's two studies of it, on faces.
+"""Does regrouping see how tasks are related, and what does α do? The paper's studies of it, on faces.
 
     python scripts/ablations.py --data FOLDER [--out runs/ablations]  # measures: results/ablations.json, then the chart
     python scripts/ablations.py --chart                               # only draws the chart again
 
 *Relatedness*: pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common; how many neurons of the last
 hidden layer are shared, for several α. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons
-of each layer are exclusive to A and to B. Networks are VGG-16 at an eighth of the width that start from one common
-training. Trained networks are kept in ``--out``, so that a run that was killed goes on.
+of each layer are exclusive to A and to B. *α*: what the neurons that are taken first say about the other task, and what
+one task and both tasks cost after merging, before anything is pruned. Networks are VGG-16 at an eighth of the width that
+start from one common training. Trained networks are kept in ``--out``, so that a run that was killed goes on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
@@ -58,12 +60,13 @@ def main() -> None:
 
 
 def measure(data: Path, out: Path) -> dict[str, Any]:
-    """Both studies."""
+    """All three studies."""
     splits = make_data(CONFIG.data, CONFIG.seeds[0], data)
     names = splits.train.names
     return {
         "relatedness": [relatedness(pair, bits, data, out) for bits, pair in related_pairs(splits).items()],
         "inclusion": inclusion({"A": names[:30], "B": names[:30:2]}, data, out),
+        "alpha": impact_of_alpha({"A": names[:20], "B": names[20:]}, data, out),
         "torch": torch.__version__,
     }
 
@@ -132,6 +135,25 @@ def inclusion(tasks: Tasks, data: Path, out: Path) -> dict[str, Any]:
     return found
 
 
+def impact_of_alpha(tasks: Tasks, data: Path, out: Path) -> dict[str, Any]:
+    """Information against the number of neurons taken, and costs before pruning against α."""
+    material, _, accuracy = merged_material(tasks, data, out)
+    layers = PAM().traces(material).layers
+    shown = [layers[0], layers[len(layers) // 2], layers[-1]]
+    costs = {}
+    for alpha in (-1.0, *ALPHAS, 1.0):
+        network = PAM(alpha=alpha).merge(material)
+        costs[alpha] = {"single": mean(network.flops(task) for task in tasks), "all": network.flops(network.tasks)}
+    found = {
+        "tasks": {task: list(names) for task, names in tasks.items()},
+        "accuracy": accuracy,
+        "bits": {layer.name: {task: layer.trace(TaskSet([task]), None).bits for task in tasks} for layer in shown},
+        "costs": costs,
+    }
+    print(json.dumps(found["costs"]), flush=True)
+    return found
+
+
 def merged_material(tasks: Tasks, data: Path, out: Path) -> tuple[Material, Splits, dict[str, float]]:
     """Networks for some tasks, ready to be merged, and their accuracy on test data."""
     options = {**CONFIG.data.options, "tasks": {task: list(names) for task, names in tasks.items()}}
@@ -143,23 +165,41 @@ def merged_material(tasks: Tasks, data: Path, out: Path) -> tuple[Material, Spli
 
 
 def draw(found: Mapping[str, Any]) -> None:
-    """Shared neurons against α for each pair; exclusive neurons of each layer."""
+    """A panel for each study, two for α."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    (related, included), (taken, priced) = figure.subplots(2, 2)
     for pair in found["relatedness"]:
         shares = [count["shared"] / count["neurons"] for count in pair["counts"].values()]
-        left.plot(list(map(float, pair["counts"])), shares, marker="o", label=f"{pair['bits']:.2f} bits")
-    left.set(title="last hidden layer", xlabel="α", ylabel="share of neurons that both tasks use", xscale="log")
-    left.legend(frameon=False, title="in common")
+        related.plot(list(map(float, pair["counts"])), shares, marker="o", label=f"{pair['bits']:.2f} bits")
+    related.set(
+        title="Relatedness: last hidden layer", xlabel="α", ylabel="share of neurons that serve both", xscale="log"
+    )
+    related.legend(frameon=False, title="labels have in common")
+
     alpha, layers = next(iter(found["inclusion"]["counts"].items()))
     for task in ("A", "B"):
-        right.plot(list(layers), [layer[task] for layer in layers.values()], marker="o", label=f"only {task}")
-    right.set(title=f"B is half of A, α = {alpha}", ylabel="neurons")
-    right.tick_params(axis="x", rotation=90, labelsize=7)
-    right.legend(frameon=False)
-    figure.savefig(CHART, metadata={"Date": None})
+        included.plot(list(layers), [layer[task] for layer in layers.values()], marker="o", label=f"only {task}")
+    included.set(title=f"Inclusion: B is half of A, α = {alpha}", ylabel="neurons")
+    included.tick_params(axis="x", rotation=90, labelsize=7)
+    included.legend(frameon=False)
+
+    for layer, traces in found["alpha"]["bits"].items():
+        bits = traces["B"]
+        taken.plot([(n + 1) / len(bits) for n in range(len(bits))], [value / bits[-1] for value in bits], label=layer)
+    taken.set(title="α: neurons taken for A", xlabel="share of the layer", ylabel="share of what it says about B")
+    taken.legend(frameon=False)
+
+    costs = {float(alpha): cost for alpha, cost in found["alpha"]["costs"].items() if 0 < float(alpha) < 1}
+    for what, label in (("single", "one task"), ("all", "both tasks")):
+        priced.plot(list(costs), [cost[what] / 1e6 for cost in costs.values()], marker="o", label=label)
+    priced.set(title="α: cost after merging, before pruning", xlabel="α", ylabel="MFLOPs", xscale="log")
+    priced.set_ylim(bottom=0)
+    priced.legend(frameon=False)
+    with rc_context({"svg.hashsalt": "pamerge"}):
+        figure.savefig(CHART, metadata={"Date": None})
 
 
 def say(event: Event) -> None:
