@@ -6,8 +6,8 @@
 *Relatedness*: pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common; how many neurons of the last
 hidden layer are shared, for several α. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons
 of each layer are exclusive to A and to B. *α*: what the neurons that are taken first say about the other task, and what
-one task and both tasks cost after merging, before anything is pruned. Networks are VGG-16 at an eighth of the width that
-start from one common training. Trained networks are kept in ``--out``, so that a run that was killed goes on.
+one task and both tasks cost after merging, before anything is pruned. Networks are VGG-16 at an eighth of the width,
+started from one common training. Trained networks are kept in ``--out``, so that a run that was killed goes on.
 """
 
 from __future__ import annotations
