@@ -239,6 +239,24 @@ def tuning_table() -> str:
     return "\n\n".join(parts)
 
 
+def relatedness_table() -> str:
+    """A row for each pair of attributes: which share of the last hidden layer serves both, for every α."""
+    pairs = json.loads((RESULTS / "ablations.json").read_text())["relatedness"]
+    rows = [["attributes", "bits in common", *(f"α = {alpha}" for alpha in pairs[0]["counts"])]]
+    for pair in pairs:
+        shares = [f"{count['shared'] / count['neurons']:.0%}" for count in pair["counts"].values()]
+        rows.append([" and ".join(pair["attributes"]), f"{pair['bits']:.3f}", *shares])
+    return markdown(rows)
+
+
+def inclusion_table() -> str:
+    """A row for each α: how many neurons of all layers serve the larger task only, the smaller one only, and both."""
+    rows = [["α", "only A", "only B", "both"]]
+    for alpha, layers in json.loads((RESULTS / "ablations.json").read_text())["inclusion"]["counts"].items():
+        rows.append([alpha, *(str(sum(layer[group] for layer in layers.values())) for group in ("A", "B", "A+B"))])
+    return markdown(rows)
+
+
 def latency_table() -> str:
     """Gains in FLOPs and in time, of benchmarks/bench_latency.py."""
     found = json.loads((RESULTS / "benchmarks" / "latency.json").read_text())["rows"]
@@ -306,6 +324,8 @@ TABLES = {
     "fairness": fairness_table,
     "tries": tries_table,
     "tuning": tuning_table,
+    "relatedness": relatedness_table,
+    "inclusion": inclusion_table,
     "latency": latency_table,
 }
 """What stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""
