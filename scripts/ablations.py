@@ -4,17 +4,19 @@
     python scripts/ablations.py --chart                               # only draws the chart again
 
 *Relatedness*: pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common; how many neurons of the last
-hidden layer are shared, for several α. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons
-of each layer are exclusive to A and to B. *α*: what the neurons that are taken first say about the other task, and what
-one task and both tasks cost after merging, before anything is pruned. Networks are VGG-16 at an eighth of the width,
-started from one common training. Trained networks are kept in ``--out``, so that a run that was killed goes on.
+hidden layer are shared, for several α. Here α is in bits, as in the paper, and also a share of what the layer says, as
+in ``PAM``: shares of different totals cannot be compared from pair to pair. *Inclusion*: B asks for half of the
+attributes that A asks for; how many neurons of each layer are exclusive to A and to B. *α*: what the neurons that are
+taken first say about the other task, and what one task and both tasks cost after merging, before anything is pruned.
+Networks are VGG-16 at an eighth of the width, started from one common training. Trained networks are kept in ``--out``,
+so that a run that was killed goes on.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -35,6 +37,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "ablations.json"
 CHART = ROOT / "docs" / "images" / "ablations.svg"
 BITS = (0.0, 0.1, 0.2, 0.5)
+BITS_ALLOWED = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 INCLUSION_ALPHAS = (0.02, 0.05, 0.1, 0.2)
 CONFIG = Config(
@@ -101,20 +104,25 @@ def relatedness(pair: tuple[str, str], bits: float, data: Path, out: Path) -> di
     material, splits, accuracy = merged_material({"A": pair[:1], "B": pair[1:]}, data, out)
     labels = splits.train.labels.bool()
     columns = [splits.train.names.index(name) for name in pair]
-    counts = {}
-    for alpha in ALPHAS:
-        layer = list(PAM(alpha=alpha).merge(material).merging.layers.values())[-1]
-        counts[alpha] = {
-            "shared": layer.sizes.get(TaskSet("AB"), 0),
-            "neurons": len(layer.origins),
-            "layer": layer.name,
-        }
+    layer = PAM().traces(material).layers[-1]
+    traces = {task: layer.trace(TaskSet("AB") - {task}, None) for task in "AB"}
+
+    def shared(prefixes: Iterable[int]) -> int:
+        taken = [trace.order[:length] for trace, length in zip(traces.values(), prefixes, strict=True)]
+        return len(layer.neurons) - len(set().union(*taken))
+
     found = {
         "attributes": pair,
         "target_bits": bits,
         "bits": common_bits(labels[:, columns[0]], labels[:, columns[1]]),
         "accuracy": accuracy,
-        "counts": counts,
+        "layer": layer.name,
+        "neurons": len(layer.neurons),
+        "totals": {task: trace.total for task, trace in traces.items()},
+        "shared_by_bits": {
+            limit: shared(trace.prefix(limit, total=1.0) for trace in traces.values()) for limit in BITS_ALLOWED
+        },
+        "shared_by_share": {alpha: shared(trace.prefix(alpha) for trace in traces.values()) for alpha in ALPHAS},
     }
     print(json.dumps(found), flush=True)
     return found
@@ -172,11 +180,10 @@ def draw(found: Mapping[str, Any]) -> None:
     figure = Figure(figsize=(9, 7), layout="constrained")
     (related, included), (taken, priced) = figure.subplots(2, 2)
     for pair in found["relatedness"]:
-        shares = [count["shared"] / count["neurons"] for count in pair["counts"].values()]
-        related.plot(list(map(float, pair["counts"])), shares, marker="o", label=f"{pair['bits']:.2f} bits")
-    related.set(
-        title="Relatedness: last hidden layer", xlabel="α", ylabel="share of neurons that serve both", xscale="log"
-    )
+        shares = [count / pair["neurons"] for count in pair["shared_by_bits"].values()]
+        related.plot(list(map(float, pair["shared_by_bits"])), shares, marker="o", label=f"{pair['bits']:.2f} bits")
+    related.set(title="Relatedness: last hidden layer", xlabel="α in bits", xscale="log")
+    related.set_ylabel("share of neurons that serve both")
     related.legend(frameon=False, title="labels have in common")
 
     alpha, layers = next(iter(found["inclusion"]["counts"].items()))

@@ -240,11 +240,11 @@ def tuning_table() -> str:
 
 
 def relatedness_table() -> str:
-    """A row for each pair of attributes: which share of the last hidden layer serves both, for every α."""
+    """A row for each pair of attributes: which share of the last hidden layer serves both, for every α in bits."""
     pairs = json.loads((RESULTS / "ablations.json").read_text())["relatedness"]
-    rows = [["attributes", "bits in common", *(f"α = {alpha}" for alpha in pairs[0]["counts"])]]
+    rows = [["attributes", "bits in common", *(f"α = {alpha} bits" for alpha in pairs[0]["shared_by_bits"])]]
     for pair in pairs:
-        shares = [f"{count['shared'] / count['neurons']:.0%}" for count in pair["counts"].values()]
+        shares = [f"{count / pair['neurons']:.0%}" for count in pair["shared_by_bits"].values()]
         rows.append([" and ".join(pair["attributes"]), f"{pair['bits']:.3f}", *shares])
     return markdown(rows)
 
