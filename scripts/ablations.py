@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "ablations.json"
 CHART = ROOT / "docs" / "images" / "ablations.svg"
 BITS = (0.0, 0.1, 0.2, 0.5)
-BITS_ALLOWED = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05)
+BITS_ALLOWED = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 INCLUSION_ALPHAS = (0.02, 0.05, 0.1, 0.2)
 CONFIG = Config(
@@ -129,11 +129,11 @@ def relatedness(pair: tuple[str, str], bits: float, data: Path, out: Path) -> di
 
 
 def inclusion(tasks: Tasks, data: Path, out: Path) -> dict[str, Any]:
-    """Exclusive neurons of every layer."""
+    """Exclusive neurons of every layer, without those that say nothing to anyone, as in the paper."""
     material, _, accuracy = merged_material(tasks, data, out)
     counts = {}
     for alpha in INCLUSION_ALPHAS:
-        layers = PAM(alpha=alpha).merge(material).merging.layers
+        layers = PAM(alpha=alpha, overlap="drop").merge(material).merging.layers
         counts[alpha] = {
             name: {str(group): layer.sizes.get(group, 0) for group in map(TaskSet, ("A", "B", "AB"))}
             for name, layer in layers.items()

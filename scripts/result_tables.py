@@ -34,8 +34,6 @@ EXPERIMENTS = {
     "resnet18-lfw-half": ("ResNet-18 at half of its width, LFW faces", "ResNet-18, CelebA"),
 }
 """The name of a configuration: what it is, and the paper's experiment that it stands beside."""
-TUNED = {"demo": "The demo: LeNet-5, canvases of digits", "lenet5-fashion": "LeNet-5, Fashion-MNIST canvases"}
-"""Experiments whose schemes have options that were chosen on other seeds, by ``configs/NAME-tuning.toml``."""
 PRUNERS = {"vib": "VIB (P1)", "taylor": "Taylor (P2)"}
 CHART = ROOT / "docs" / "images" / "costs.svg"
 COLOURS = {"separate": "#9498a0", "mtz": "#efb118", "pam": "#4269d0"}
@@ -224,21 +222,6 @@ def _mflops(costs: Sequence[Mapping[str, float]]) -> list[str]:
     return [*each, _spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")]
 
 
-def tuning_table() -> str:
-    """What each variant of a scheme costs on the seeds on which it was chosen."""
-    parts = []
-    for experiment in TUNED:
-        results = kept(f"{experiment}-tuning", "taylor")
-        if not results:
-            continue
-        rows = [["variant", *(f"MFLOPs {tasks}" for tasks in results[0]["schemes"]["separate"]["flops"]), "expected"]]
-        for scheme in results[0]["schemes"]:
-            rows.append([scheme, *_mflops([result["schemes"][scheme]["flops"] for result in results])])
-        seeds = " and ".join(str(result["seed"]) for result in results)
-        parts += [f"**{TUNED[experiment]}**, seed{'s' * (len(results) > 1)} {seeds}", markdown(rows)]
-    return "\n\n".join(parts)
-
-
 def relatedness_table() -> str:
     """A row for each pair of attributes: which share of the last hidden layer serves both, for every α in bits."""
     pairs = json.loads((RESULTS / "ablations.json").read_text())["relatedness"]
@@ -323,7 +306,6 @@ TABLES = {
     "combinations": combinations_table,
     "fairness": fairness_table,
     "tries": tries_table,
-    "tuning": tuning_table,
     "relatedness": relatedness_table,
     "inclusion": inclusion_table,
     "latency": latency_table,
