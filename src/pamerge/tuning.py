@@ -15,6 +15,7 @@ from torch import nn
 from pamerge.errors import PamergeError, PamergeWarning
 from pamerge.merging import PAM, prepare
 from pamerge.pruning import Pruner, prune
+from pamerge.pruning.budget import losses, worst_excess
 from pamerge.pruning.ranking import expected_flops, resolve_mix
 from pamerge.tasks import TaskSet
 from pamerge.training import Objective, evaluate, finetune
@@ -185,15 +186,12 @@ def compare_alphas(
             path = prune(
                 network, train, validation, objectives, pruner=pruner, mix=mix, seed=seed, progress=False, **options
             )
-        drops = [
-            (reference[task] - value) * (1 if objectives[task].higher_is_better else -1)
-            for task, value in path.final.items()
-        ]
+        lost = losses(path.final, reference, objectives)
         probes.append(
             Probe(
                 scheme=candidate,
-                excess=max(0.0, max(drops) - max_drop),
-                drop=sum(drops) / len(drops),
+                excess=worst_excess(lost, max_drop),
+                drop=sum(lost.values()) / len(lost),
                 cost=expected_flops(network, shares),
                 metrics=path.final,
                 flops=path.flops,

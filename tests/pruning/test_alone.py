@@ -12,7 +12,7 @@ from pamerge.pruning import VIB, Magnitude, QuietSession, Taylor, prune
 from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.gates import Places
 from pamerge.pruning.loop import Loop
-from pamerge.pruning.ranking import expected_flops, resolve_mix
+from pamerge.pruning.ranking import resolve_mix
 from pamerge.tasks import TaskSet
 
 TRAIN, VALIDATION = batches(6), batches(4, seed=1)
@@ -121,7 +121,6 @@ def test_networks_side_by_side_could_save_all_of_themselves_alone():
         assert could_save_alone(network, Places(network), task, mix, "task") > 0.5 * own
     shared = merged(shared=1.0)
     assert could_save_alone(shared, Places(shared), "shape", mix, "neuron") == 0
-    assert expected_flops(shared, mix) > 0
 
 
 def test_parameters_are_free_again_afterwards():

@@ -38,6 +38,7 @@ from pamerge.experiments.store import Event, Store, Watch
 from pamerge.merging import Material, prepare
 from pamerge.network.files import save, write_atomically
 from pamerge.network.network import MultitaskNetwork
+from pamerge.pruning.budget import losses, worst_excess
 from pamerge.pruning.ranking import expected_flops, resolve_mix
 from pamerge.tasks import all_subsets
 from pamerge.training import MultiLabel, Objective, evaluate
@@ -272,13 +273,9 @@ def _scheme(
 
 def _preference(setting: Setting, network: MultitaskNetwork, validation: Mapping[str, float]) -> tuple[float, float]:
     """What is lowest for the best try: by how much it is over the budget, then its expected cost under the mix."""
-    losses = [
-        (setting.reference[task] - value) * (1 if setting.objectives[task].higher_is_better else -1)
-        for task, value in validation.items()
-    ]
-    excess = max(losses) - setting.max_drop
+    lost = losses(validation, setting.reference, setting.objectives)
     mix: Any = setting.mix
-    return excess if excess > 1e-12 else 0.0, expected_flops(network, resolve_mix(mix, network.tasks))
+    return worst_excess(lost, setting.max_drop), expected_flops(network, resolve_mix(mix, network.tasks))
 
 
 def _costs(network: MultitaskNetwork) -> dict[str, int]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.averages import take_averages, update_averages
 from pamerge.pruning.blame import blame_key, raised
+from pamerge.pruning.budget import is_over, losses, worst_excess
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
 from pamerge.pruning.path import PruningPath, PruningStep
 from pamerge.pruning.protocol import Scores
@@ -314,21 +315,20 @@ class Loop:
     # -- the budget ------------------------------------------------------------------------------------------------
 
     def _over(self, metrics: Mapping[str, float]) -> list[str]:
-        """The tasks that have lost more than they may; a metric that is not a number is lost."""
-        return [task for task in metrics if not self._excesses(metrics)[task] <= 1e-12]
+        """The tasks that have lost more than they may."""
+        return [task for task, excess in self._excesses(metrics).items() if is_over(excess)]
 
     def _excess(self, metrics: Mapping[str, float]) -> float:
         """How much more the worst task has lost than it may."""
-        excess = max(self._excesses(metrics).values())
-        return excess if excess > 1e-12 or math.isnan(excess) else 0.0
+        return worst_excess(self._losses(metrics), self.settings.max_drop)
 
     def _excesses(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        found = {}
-        for task, value in metrics.items():
-            sign = 1 if self.of.train.objectives[task].higher_is_better else -1
-            lost = sign * (self.state.at.reference[task] - value)
-            found[task] = -math.inf if self.settings.max_drop is None else lost - self.settings.max_drop
-        return found
+        """How much more each task has lost than it may."""
+        most = self.settings.max_drop
+        return {task: -math.inf if most is None else lost - most for task, lost in self._losses(metrics).items()}
+
+    def _losses(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        return losses(metrics, self.state.at.reference, self.of.train.objectives)
 
     def _missing(self) -> float:
         """How many operations are still above the target; infinite without one."""

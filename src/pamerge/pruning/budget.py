@@ -1,0 +1,36 @@
+"""The accuracy budget: how much each task may lose of its metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pamerge.training import Objective
+
+_ROUNDING = 1e-12
+
+
+def losses(
+    metrics: Mapping[str, float], reference: Mapping[str, float], objectives: Mapping[str, Objective]
+) -> dict[str, float]:
+    """How much worse each task's metric is than the reference, whichever direction is better."""
+    return {
+        task: (reference[task] - value) * (1 if objectives[task].higher_is_better else -1)
+        for task, value in metrics.items()
+    }
+
+
+def is_over(excess: float) -> bool:
+    """Whether a loss beyond the budget is more than rounding; what is not a number is lost."""
+    return not excess <= _ROUNDING
+
+
+def worst_excess(lost: Mapping[str, float], max_drop: float | None) -> float:
+    """By how much the worst task is over the budget; 0 if all are within it, or if there is none.
+
+    >>> worst_excess({"A": 0.25, "B": 0.0}, 0.125)
+    0.125
+    """
+    if max_drop is None:
+        return 0.0
+    excess = max(lost.values()) - max_drop
+    return excess if is_over(excess) else 0.0
