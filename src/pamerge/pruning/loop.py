@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from itertools import takewhile
 from typing import Literal
 
 from torch import Tensor
@@ -16,7 +15,7 @@ from pamerge.pruning.averages import take_averages, update_averages
 from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.budget import is_over, losses, worst_excess
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
-from pamerge.pruning.path import PruningPath, PruningStep
+from pamerge.pruning.path import PruningPath, PruningStep, expected_laps, idle_laps
 from pamerge.pruning.protocol import Scores
 from pamerge.pruning.ranking import expected_flops, lowest
 from pamerge.pruning.removal import Removal, candidates, take_out
@@ -140,7 +139,7 @@ class Loop:
             if recovered:
                 at.reach |= {task: min(1.0, at.reach[task]) for task in turns}
             self._encourage(metrics, turns)
-            if alone is None and len(list(takewhile(_is_idle, reversed(at.steps)))) >= state.session.idle_laps:
+            if alone is None and idle_laps(at.steps) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
             if alone is not None and turns[alone].removed and self._has_use_alone(alone):
                 at.alone.append(alone)
@@ -444,22 +443,9 @@ class Loop:
         )
         at.steps.append(step)
         self.log.write("lap", **asdict(step), seconds=self.state.seconds())
-        self.display.total = self._expected_laps()
+        cost = expected_flops(self.network, self.of.mix)
+        self.display.total = expected_laps(at.steps, cost, self.settings.target, self.settings.laps)
         self.display.update(at.lap, metrics=metrics, flops={task: step.flops[task] for task in self.tasks})
-
-    def _expected_laps(self) -> int | None:
-        """How many laps it will take, where that can be said: costs fall by about the same factor in every lap."""
-        at, target = self.state.at, self.settings.target
-        first, now = (sum(at.steps[i].flops.values()) for i in (0, -1))
-        by_target = None
-        if target and at.lap and now < first:
-            whole = expected_flops(self.network, self.of.mix) * first / now
-            by_target = max(at.lap, math.ceil(at.lap * math.log(max(whole / target, 1.0)) / math.log(first / now)))
-        return min((n for n in (by_target, self.settings.laps) if n is not None), default=None)
-
-
-def _is_idle(step: PruningStep) -> bool:
-    return step.within and step.lap > 0 and not any(step.removed.values())
 
 
 def _sum_gradients(parameters: list[Tensor], loop: Loop) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 from pamerge.tasks import TaskSet
@@ -95,3 +97,30 @@ class PruningPath:
         for task, value in self.final.items():
             lines.append(f"  {task}: {value:.4f} (reference {self.reference[task]:.4f})")
         return "\n".join(lines)
+
+
+def idle_laps(steps: Sequence[PruningStep]) -> int:
+    """How many of the last laps were within the budget and removed nothing."""
+    return len(list(takewhile(_is_idle, reversed(steps))))
+
+
+def _is_idle(step: PruningStep) -> bool:
+    return step.within and step.lap > 0 and not any(step.removed.values())
+
+
+def expected_laps(steps: Sequence[PruningStep], cost: float, target: float | None, most: int | None) -> int | None:
+    """How many laps it will take, where that can be said: costs fall by about the same factor in every lap.
+
+    Args:
+        steps: The path so far.
+        cost: The expected cost now.
+        target: The expected cost at which pruning stops.
+        most: The most laps that are allowed.
+    """
+    lap = steps[-1].lap
+    first, now = (sum(steps[i].flops.values()) for i in (0, -1))
+    by_target = None
+    if target and lap and now < first:
+        whole = cost * first / now
+        by_target = max(lap, math.ceil(lap * math.log(max(whole / target, 1.0)) / math.log(first / now)))
+    return min((n for n in (by_target, most) if n is not None), default=None)
