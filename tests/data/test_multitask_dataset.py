@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -49,6 +51,18 @@ def test_the_loader_gives_the_same_batches_as_a_plain_dataloader() -> None:
     for (x, targets), (plain_x, plain_targets) in zip(ours, plain, strict=True):
         assert torch.equal(x, plain_x)
         assert all(torch.equal(targets[task], plain_targets[task]) for task in ("A", "B"))
+
+
+@pytest.mark.parametrize("resize", [None, (4, 8)])
+def test_channels_can_come_last_in_memory_without_a_change_of_values(resize) -> None:
+    plain = dataset(resize=resize)
+    last = replace(plain, memory_format=torch.channels_last)
+    (x, targets), (other, others) = next(iter(plain.loader(4))), next(iter(last.loader(4)))
+    assert torch.equal(x, other)
+    assert torch.equal(targets["A"], others["A"])
+    assert x.is_contiguous()
+    assert other.is_contiguous(memory_format=torch.channels_last)
+    assert not other.is_contiguous()
 
 
 def test_shuffling_follows_its_generator_and_differs_between_epochs() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from pamerge import PamergeError
-from pamerge.training.lessons import Remembered
+from pamerge.training.lessons import Remembered, outputs_of
 
 
 class Counting(nn.Module):
@@ -62,3 +62,16 @@ def test_nothing_of_it_is_saved(images):
 def test_no_batches_are_an_error():
     with pytest.raises(PamergeError, match="no batches"):
         Remembered(Counting(), [])
+
+
+def test_outputs_that_are_known_are_not_computed_again(images):
+    network = Counting()
+    outputs = outputs_of(network, [images])
+    teacher = Remembered(network, [images], outputs)
+    assert network.seen == 10
+    assert torch.equal(teacher(images[2:5]), outputs[2:5])
+
+
+def test_known_outputs_must_be_one_for_each_input(images):
+    with pytest.raises(PamergeError, match="9 outputs for 10 inputs"):
+        Remembered(Counting(), [images], torch.zeros(9, 2))

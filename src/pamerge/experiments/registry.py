@@ -67,7 +67,8 @@ def make_data(
         given["on_progress"] = on_progress
         if os.access(given["folder"], os.W_OK):
             options.setdefault("cache_dir", str(given["folder"] / CACHE))
-    return _divided(call(load, "data", options, **given), tasks)
+    splits: Splits = call(load, "data", options, **given)
+    return _divided(splits.with_memory_format(torch.channels_last), tasks)
 
 
 def _divided(splits: Splits, tasks: int | Sequence[int] | Mapping[str, Sequence[str]]) -> Splits:

@@ -42,7 +42,7 @@ from pamerge.pruning.budget import losses, worst_excess
 from pamerge.pruning.ranking import expected_flops, resolve_mix
 from pamerge.tasks import all_subsets
 from pamerge.training import MultiLabel, Objective, evaluate
-from pamerge.training.lessons import Remembered
+from pamerge.training.lessons import Remembered, outputs_of
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def _in_parallel(config: Config, folder: Path, data: Path | None, jobs: int, wat
 
 def _pretrain_seed(config: Config, folder: Path, data: Path | None, seed: int, watch: Watch) -> None:
     splits = make_data(config.data, seed, data)
-    _setting(config, splits, config.pruners[0], seed, _store(config, folder, seed, watch), progress=False)
+    setting = _setting(config, splits, config.pruners[0], seed, _store(config, folder, seed, watch), progress=False)
+    setting.lessons()  # now, and not in every process that needs them
 
 
 def _prune_scheme(config: Config, folder: Path, data: Path | None, seed: int, choice: Choice, watch: Watch) -> None:
@@ -178,7 +179,7 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
         effort=config.effort,
         finetune=config.finetune,
         distill=config.distill,
-        teachers=cache(lambda: {task: Remembered(net, loaders.calibration()) for task, net in networks.items()}),
+        teachers=cache(lambda: _teachers(networks, loaders, store, basis)),
         prune=config.prune,
         tune=config.tune,
         mix=config.mix,
@@ -187,6 +188,19 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
         basis=basis,
         progress=progress,
     )
+
+
+def _teachers(
+    networks: Mapping[str, nn.Module], loaders: SplitLoaders, store: Store, basis: Mapping[str, Any]
+) -> dict[str, nn.Module]:
+    """The original networks, with what they say about the training data looked up."""
+    lessons = store.tensors(
+        "lessons",
+        basis,
+        lambda: {task: outputs_of(network, loaders.calibration()) for task, network in networks.items()},
+        "ask the original networks about the training data",
+    )
+    return {task: Remembered(net, loaders.calibration(), lessons[task]) for task, net in networks.items()}
 
 
 def original_networks(
