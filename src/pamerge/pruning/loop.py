@@ -15,6 +15,7 @@ from pamerge.pruning.averages import take_averages, update_averages
 from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.budget import is_over, losses, worst_excess
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
+from pamerge.pruning.pace import no_faster, set_off, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps, idle_laps
 from pamerge.pruning.protocol import Scores
 from pamerge.pruning.ranking import expected_flops, lowest
@@ -34,12 +35,6 @@ RECOVERIES = 4
 
 FIRST_RECOVERIES = 16
 """The same for the network at entry: a merge may need much training before it can be judged."""
-
-LONGEST_REACH = 4.0
-"""A lap has at most so many rounds of every task."""
-
-CALM_LAPS = 3
-"""After so many laps in which a task has half of its budget left or more, its steps become larger."""
 
 FEW = 3
 """If a task is over its budget and no more neurons than this were removed from it, their scores rise."""
@@ -99,10 +94,7 @@ class Loop:
         at, tasks = self.state.at, self.tasks
         metrics = self._evaluate()
         at.reference = dict(self.of.reference or metrics)
-        at.active = list(tasks)
-        at.reach = dict.fromkeys(tasks, 1.0)
-        at.failures = dict.fromkeys(tasks, 0)
-        at.calm = dict.fromkeys(tasks, 0)
+        set_off(at, tasks, reach=1.0)
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
         metrics, recovered = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
@@ -137,8 +129,8 @@ class Loop:
         else:
             self._keep()
             if recovered:
-                at.reach |= {task: min(1.0, at.reach[task]) for task in turns}
-            self._encourage(metrics, turns)
+                no_faster(at, turns)
+            speed_up(at, self._calm(metrics, turns))
             if alone is None and idle_laps(at.steps) >= state.session.idle_laps:
                 at.stopped = "nothing is left that could be removed"
             if alone is not None and turns[alone].removed and self._has_use_alone(alone):
@@ -343,13 +335,10 @@ class Loop:
         """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures."""
         at = self.state.at
         self.state.restore(self.state.good)
-        for task in [task for task in over if task in at.active] or list(at.active):
-            at.failures[task] += at.reach[task] <= 1
-            at.reach[task] /= 2
-            at.calm[task] = 0
+        failed = [task for task in over if task in at.active] or list(at.active)
+        for task in failed:
             self._blame(task)
-            if at.failures[task] > self.settings.patience:
-                at.active.remove(task)
+        slow_down(at, failed, self.settings.patience)
         if not at.active:
             at.stopped = "the budget is spent"
             if self.settings.effort is not None and self.settings.final and self._may_go_on():
@@ -370,9 +359,7 @@ class Loop:
             self._keep()
         else:
             state.restore(state.good)
-        at.active = list(self.tasks)
-        at.failures = dict.fromkeys(self.tasks, 0)
-        at.reach = dict.fromkeys(self.tasks, 0.5)
+        set_off(at, self.tasks, reach=0.5)
         at.stopped = ""
 
     def _blame(self, task: str) -> None:
@@ -383,22 +370,19 @@ class Loop:
         if len(suspects) <= FEW:
             blame.update({neuron: blame.get(neuron, 0) + 1 for neuron in suspects})
 
-    def _encourage(self, metrics: Mapping[str, float], turns: Mapping[str, Removal]) -> None:
-        """Larger steps for a task that has been well within its budget for some laps, even if it had stopped.
+    def _calm(self, metrics: Mapping[str, float], turns: Mapping[str, Removal]) -> dict[str, bool]:
+        """Which tasks have half of their budgets left or more.
 
         Laps without any removal do not count, nor do those in which the pruner removed nothing from the task itself.
         """
-        at = self.state.at
-        if self.settings.max_drop is None or not any(turn.removed for turn in turns.values()):
-            return
-        for task, excess in self._excesses(metrics).items():
-            if task in turns and not turns[task].removed:
-                continue
-            at.calm[task] = at.calm.get(task, 0) + 1 if excess <= -self.settings.max_drop / 2 else 0
-            if at.calm[task] >= CALM_LAPS:
-                at.calm[task] = at.failures[task] = 0
-                at.reach[task] = min(LONGEST_REACH, 2 * at.reach[task])
-                at.active = [name for name in self.tasks if name == task or name in at.active]
+        most = self.settings.max_drop
+        if most is None or not any(turn.removed for turn in turns.values()):
+            return {}
+        return {
+            task: excess <= -most / 2
+            for task, excess in self._excesses(metrics).items()
+            if task not in turns or turns[task].removed
+        }
 
     def _finish(self) -> PruningPath:
         """Train once more at the point that was kept, unless that made it worse than the budget allows."""

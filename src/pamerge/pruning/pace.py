@@ -1,0 +1,50 @@
+"""How much each task removes in a lap: less after a failure, more when it has been well within its budget for long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from pamerge.pruning.run_state import Position
+
+LONGEST_REACH = 4.0
+"""A lap has at most so many rounds of every task."""
+
+CALM_LAPS = 3
+"""After so many laps in which a task has half of its budget left or more, its steps become larger."""
+
+
+def set_off(at: Position, tasks: Iterable[str], reach: float) -> None:
+    """All tasks begin, as if none had failed."""
+    at.active = list(tasks)
+    at.reach = dict.fromkeys(at.active, reach)
+    at.failures = dict.fromkeys(at.active, 0)
+
+
+def slow_down(at: Position, tasks: Iterable[str], patience: int) -> None:
+    """Smaller steps for tasks that were over their budgets; who fails too often with small ones stops."""
+    for task in tasks:
+        at.failures[task] += at.reach[task] <= 1
+        at.reach[task] /= 2
+        at.calm[task] = 0
+        if at.failures[task] > patience:
+            at.active.remove(task)
+
+
+def speed_up(at: Position, calm: Mapping[str, bool]) -> None:
+    """Larger steps for a task that has been calm for some laps, even if it had stopped.
+
+    Args:
+        at: where the run is.
+        calm: for each task that counts in this lap, whether it has half of its budget left or more.
+    """
+    for task, is_calm in calm.items():
+        at.calm[task] = at.calm.get(task, 0) + 1 if is_calm else 0
+        if at.calm[task] >= CALM_LAPS:
+            at.calm[task] = at.failures[task] = 0
+            at.reach[task] = min(LONGEST_REACH, 2 * at.reach[task])
+            at.active = [name for name in at.reach if name == task or name in at.active]
+
+
+def no_faster(at: Position, tasks: Collection[str]) -> None:
+    """At most one round a lap for tasks that needed training to come back within their budgets."""
+    at.reach |= {task: min(1.0, at.reach[task]) for task in tasks}

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from pamerge.pruning.pace import CALM_LAPS, LONGEST_REACH, no_faster, set_off, slow_down, speed_up
+from pamerge.pruning.run_state import Position
+
+
+@pytest.fixture
+def at() -> Position:
+    position = Position()
+    set_off(position, "AB", reach=1.0)
+    return position
+
+
+def test_a_task_that_fails_removes_half_as_much_and_others_do_not(at):
+    slow_down(at, ["A"], patience=2)
+    assert at.reach == {"A": 0.5, "B": 1.0}
+    assert at.failures == {"A": 1, "B": 0}
+
+
+def test_a_task_stops_when_it_has_failed_more_often_than_patience_allows(at):
+    for _ in range(2):
+        slow_down(at, ["A"], patience=2)
+        assert at.active == ["A", "B"]
+    slow_down(at, ["A"], patience=2)
+    assert at.active == ["B"]
+
+
+def test_a_failure_with_several_rounds_only_makes_them_fewer(at):
+    at.reach["A"] = 4.0
+    slow_down(at, ["A"], patience=0)
+    assert at.active == ["A", "B"]
+    assert (at.reach["A"], at.failures["A"]) == (2.0, 0)
+
+
+def test_a_task_that_is_calm_for_long_removes_more_even_if_it_had_stopped(at):
+    slow_down(at, ["A"], patience=0)
+    assert at.active == ["B"]
+    for _ in range(CALM_LAPS - 1):
+        speed_up(at, {"A": True, "B": False})
+    assert at.active == ["B"]
+    speed_up(at, {"A": True, "B": False})
+    assert at.active == ["A", "B"]  # in the order in which they set off
+    assert at.reach == {"A": 1.0, "B": 1.0}
+    assert at.failures["A"] == 0
+
+
+def test_calm_laps_count_only_in_a_row(at):
+    for calm in [True] * (CALM_LAPS - 1) + [False] + [True] * (CALM_LAPS - 1):
+        speed_up(at, {"A": calm})
+    assert at.reach["A"] == 1.0
+    speed_up(at, {})  # a lap that does not count changes nothing
+    speed_up(at, {"A": True})
+    assert at.reach["A"] == 2.0
+
+
+def test_nobody_goes_faster_than_the_longest_reach(at):
+    for _ in range(10 * CALM_LAPS):
+        speed_up(at, {"A": True})
+    assert at.reach == {"A": LONGEST_REACH, "B": 1.0}
+    no_faster(at, ["A", "B"])
+    assert at.reach == {"A": 1.0, "B": 1.0}
