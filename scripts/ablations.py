@@ -23,10 +23,10 @@ from statistics import mean
 from typing import Any
 
 import torch
-from study import arguments
+from study import arguments, say
 
 from pamerge.data import Splits
-from pamerge.experiments import Choice, Config, Event, Pretraining, original_networks
+from pamerge.experiments import Choice, Config, Pretraining, original_networks
 from pamerge.experiments.registry import make_data
 from pamerge.merging import PAM, Material, prepare
 from pamerge.network.files import write_atomically
@@ -207,11 +207,6 @@ def draw(found: Mapping[str, Any]) -> None:
     priced.legend(frameon=False)
     with rc_context({"svg.hashsalt": "pamerge"}):
         figure.savefig(CHART, metadata={"Date": None})
-
-
-def say(event: Event) -> None:
-    """A line for each stage."""
-    print(f"{event.state:8}{event.seconds:6.0f} s  {event.stage}", flush=True)
 
 
 if __name__ == "__main__":

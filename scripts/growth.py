@@ -21,7 +21,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from study import arguments
+from study import arguments, say
 
 import pamerge
 from pamerge.data import Splits
@@ -54,7 +54,7 @@ def main() -> None:
     """Measure what is missing, then draw."""
     given = arguments(__doc__, "growth")
     if not given.chart:
-        original_networks(CONFIG, given.out, data=given.data, watch=print)
+        original_networks(CONFIG, given.out, data=given.data, watch=say)
         found = [in_own_process(size, scheme, given.data, given.out) for size in SIZES for scheme in SCHEMES]
         environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         content = {"effort_per_task": EFFORT_PER_TASK, "environment": environment, "runs": found}

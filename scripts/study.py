@@ -1,18 +1,26 @@
-"""What the studies on faces (ablations.py, growth.py) have in common: their command line."""
+"""What the studies on faces (ablations.py, growth.py, levers.py) have in common: a command line, and what they say."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
+from pamerge.experiments import Event
 
-def arguments(description: str | None, name: str) -> argparse.Namespace:
-    """``--data`` and ``--out`` to measure, or ``--chart`` to draw again what was measured."""
+
+def arguments(description: str | None, name: str, *, chart: bool = True) -> argparse.Namespace:
+    """``--data`` and ``--out`` to measure, or ``--chart`` to draw again what was measured, if there is a chart."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="the folder of LFW, or one that holds it")
     parser.add_argument("--out", type=Path, default=Path("runs") / name, help="where networks are kept")
-    parser.add_argument("--chart", action="store_true", help="only draw the chart again")
+    if chart:
+        parser.add_argument("--chart", action="store_true", help="only draw the chart again")
     found = parser.parse_args()
-    if not found.chart and found.data is None:
+    if not (chart and found.chart) and found.data is None:
         parser.error("--data is needed to measure")
     return found
+
+
+def say(event: Event) -> None:
+    """A line for each stage."""
+    print(f"{event.state:8}{event.seconds:6.0f} s  {event.stage}", flush=True)
