@@ -176,7 +176,7 @@ def costs_chart() -> str:
 
 def fairness_table() -> str:
     """What each scheme was given and used, and whether the baselines are sane."""
-    rows = [["experiment", "pruner", "scheme", "task-batches", "minutes", "MFLOPs before", "all ÷ separate all"]]
+    rows = [["experiment", "pruner", "scheme", "task-batches", "minutes", "MFLOPs of the originals", "all ÷ separate all"]]
     for title, pruner, results, _ in _measured():
         for scheme in results[0]["schemes"]:
             found = [result["schemes"][scheme] for result in results]
