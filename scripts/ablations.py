@@ -23,7 +23,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from study import arguments, say
+from study import arguments, say, svg
 
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Pretraining, original_networks
@@ -59,7 +59,7 @@ def main() -> None:
     if not given.chart:
         found = measure(given.data, given.out)
         write_atomically(RESULTS, (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
-    draw(json.loads(RESULTS.read_text()))
+    CHART.write_text(chart(json.loads(RESULTS.read_text())))
 
 
 def measure(data: Path, out: Path) -> dict[str, Any]:
@@ -172,9 +172,8 @@ def merged_material(tasks: Tasks, data: Path, out: Path) -> tuple[Material, Spli
     return prepare(networks, splits.train.loader(500), objectives=objectives), splits, accuracy
 
 
-def draw(found: Mapping[str, Any]) -> None:
-    """A panel for each study, two for α."""
-    from matplotlib import rc_context
+def chart(found: Mapping[str, Any]) -> str:
+    """An SVG with a panel for each study, two for α."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7), layout="constrained")
@@ -205,8 +204,7 @@ def draw(found: Mapping[str, Any]) -> None:
     priced.set(title="α: cost after merging, before pruning", xlabel="α", ylabel="MFLOPs", xscale="log")
     priced.set_ylim(bottom=0)
     priced.legend(frameon=False)
-    with rc_context({"svg.hashsalt": "pamerge"}):
-        figure.savefig(CHART, metadata={"Date": None})
+    return svg(figure)
 
 
 if __name__ == "__main__":

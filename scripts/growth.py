@@ -21,7 +21,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from study import arguments, say
+from study import arguments, say, svg
 
 import pamerge
 from pamerge.data import Splits
@@ -59,7 +59,7 @@ def main() -> None:
         environment = {"torch": torch.__version__, "threads": torch.get_num_threads()}
         content = {"effort_per_task": EFFORT_PER_TASK, "environment": environment, "runs": found}
         write_atomically(RESULTS, (json.dumps(content, indent=1) + "\n").encode())
-    draw(json.loads(RESULTS.read_text())["runs"])
+    CHART.write_text(chart(json.loads(RESULTS.read_text())["runs"]))
 
 
 def in_own_process(size: int, scheme: str, data: Path, out: Path) -> dict[str, Any]:
@@ -148,8 +148,8 @@ def costs(network: pamerge.MultitaskNetwork) -> dict[str, float]:
     return {"single": mean(network.flops(task) for task in network.tasks), "all": network.flops(network.tasks)}
 
 
-def draw(runs: list[dict[str, Any]]) -> None:
-    """Three panels over the number of tasks: cost per task, time per task, memory."""
+def chart(runs: list[dict[str, Any]]) -> str:
+    """An SVG with three panels over the number of tasks: cost per task, time per task, memory."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.2), layout="constrained")
@@ -166,7 +166,7 @@ def draw(runs: list[dict[str, Any]]) -> None:
         axes.set(title=title, xlabel="tasks", xticks=SIZES)
         axes.set_ylim(bottom=0)
         axes.legend(frameon=False, fontsize=8)
-    figure.savefig(CHART)
+    return svg(figure)
 
 
 if __name__ == "__main__":

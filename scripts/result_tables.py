@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from study import svg
+
 from pamerge.cli.show import print_table
 from pamerge.experiments.metrics import expected_cost, gain
 from pamerge.experiments.tables import combination_rows, gain_rows, markdown
@@ -148,7 +150,6 @@ def combinations_table() -> str:
 
 def costs_chart() -> str:
     """An SVG, a panel for each experiment and pruner: what every combination costs, with a dot for each seed."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     measured = list(_measured())
@@ -168,15 +169,14 @@ def costs_chart() -> str:
         axes.set_ylabel("MFLOPs")
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(COLOURS), frameon=False)
-    drawn = io.StringIO()
-    with rc_context({"svg.hashsalt": "pamerge"}):
-        figure.savefig(drawn, format="svg", metadata={"Date": None})
-    return drawn.getvalue()
+    return svg(figure)
 
 
 def fairness_table() -> str:
     """What each scheme was given and used, and whether the baselines are sane."""
-    rows = [["experiment", "pruner", "scheme", "task-batches", "minutes", "MFLOPs of the originals", "all ÷ separate all"]]
+    rows = [
+        ["experiment", "pruner", "scheme", "task-batches", "minutes", "MFLOPs of the originals", "all ÷ separate all"]
+    ]
     for title, pruner, results, _ in _measured():
         for scheme in results[0]["schemes"]:
             found = [result["schemes"][scheme] for result in results]

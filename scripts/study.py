@@ -1,11 +1,16 @@
-"""What the studies on faces (ablations.py, growth.py, levers.py) have in common: a command line, and what they say."""
+"""What scripts that measure have in common: a command line, what they say, and how charts are drawn."""
 
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pamerge.experiments import Event
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def arguments(description: str | None, name: str, *, chart: bool = True) -> argparse.Namespace:
@@ -24,3 +29,13 @@ def arguments(description: str | None, name: str, *, chart: bool = True) -> argp
 def say(event: Event) -> None:
     """A line for each stage."""
     print(f"{event.state:8}{event.seconds:6.0f} s  {event.stage}", flush=True)
+
+
+def svg(figure: Figure) -> str:
+    """A figure as SVG, the same text whenever it is drawn."""
+    from matplotlib import rc_context
+
+    drawn = io.StringIO()
+    with rc_context({"svg.hashsalt": "pamerge"}):
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return drawn.getvalue()

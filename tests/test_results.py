@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -12,13 +14,16 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("result_tables", ROOT / "scripts" / "result_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> Iterator[Callable[[str], ModuleType]]:
+    """A module of the folder of scripts, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts")
+        yield importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def tables(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("result_tables")
 
 
 @pytest.mark.parametrize(
@@ -36,5 +41,11 @@ def test_tables_are_made_of_the_results(tables: ModuleType, document: str, names
     assert text == tables.with_tables(text)
 
 
-def test_the_chart_is_made_of_the_results(tables: ModuleType) -> None:
+def test_the_chart_of_costs_is_made_of_the_results(tables: ModuleType) -> None:
     assert tables.CHART.read_text() == tables.costs_chart(), "run scripts/result_tables.py"
+
+
+def test_the_chart_of_ablations_is_made_of_the_results(script: Callable[[str], ModuleType]) -> None:
+    ablations = script("ablations")
+    drawn = ablations.chart(json.loads(ablations.RESULTS.read_text()))
+    assert ablations.CHART.read_text() == drawn, "run scripts/ablations.py --chart"
