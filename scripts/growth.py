@@ -36,7 +36,7 @@ CHART = ROOT / "docs" / "images" / "growth.svg"
 SIZES = (2, 4, 6, 8, 10)
 SCHEMES: dict[str, Any] = {
     "separate": pamerge.Separate(),
-    "pam": pamerge.PAM(alpha=0.05, zip=0.5, levels=1, steps=10, lr=1e-3),
+    "pam": pamerge.PAM(alpha=0.2, zip=0.5, levels=1, steps=10, lr=1e-3),
 }
 BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 50, 1000, 0.01, 0
 CONFIG = Config(
@@ -45,7 +45,7 @@ CONFIG = Config(
     network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True}),
     schemes=(),
     pruners=(),
-    pretraining=Pretraining(common_epochs=8, epochs=3, lr=1e-3),
+    pretraining=Pretraining(common_epochs=16, epochs=3, lr=1e-3),
     batch_size=BATCH,
 )
 
