@@ -60,6 +60,11 @@ def test_a_try_is_the_scheme_with_its_options(tmp_path) -> None:
         ("max_drop", "maxdrop", "unknown key 'maxdrop'; expected some of: name, data"),
         ("epochs = 2", "epoch = 2", "unknown key 'pretraining.epoch'"),
         ("epochs = 2", 'epochs = "2"', "pretraining.epochs = '2'; expected a whole number"),
+        ("epochs = 2", "epochs = 0", "pretraining.epochs = 0; expected a whole number from 1"),
+        ("alpha = 0.1", 'label = "a/b"', "label of pam = 'a/b'; expected something that a file can be called"),
+        ("max_drop = 0.02", "problem1 = {laps = 0}", "problem1.laps = 0; expected a whole number from 1"),
+        ("max_drop = 0.02", "problem1 = {fraction = 1.5}", r"problem1.fraction = 1\.5; expected a share between"),
+        ("max_drop = 0.02", "problem1 = {steps = -1}", "problem1.steps = -1; expected a whole number from 0"),
         ("max_drop = 0.02", "max_drop = -1", "max_drop = -1; expected a number above 0"),
         ("max_drop = 0.02", "distill = 1.5", r"distill = 1\.5; expected a number from 0 to 1"),
         ('name = "digits"\nschemes', "schemes", "the key 'name' is missing"),
@@ -90,6 +95,12 @@ def test_unknown_names_and_options_are_listed(tmp_path) -> None:
         make_scheme(config.schemes[0])
     with pytest.raises(PamergeError, match=r"unknown key 'pruners\.taylor\.batchs'; expected some of: batches"):
         make_pruner(config.pruners[0])
+
+
+def test_only_alpha_can_be_tuned() -> None:
+    assert make_scheme(Choice("pam", {"alpha": "tune", "zip": 0.5})).zip == 0.5
+    with pytest.raises(PamergeError, match=r"schemes\.pam\.overlap = 'tune'"):
+        make_scheme(Choice("pam", {"overlap": "tune"}))
 
 
 def test_data_that_must_be_downloaded_asks_for_its_folder(tmp_path) -> None:

@@ -169,6 +169,24 @@ def test_several_processes_find_the_same(finished, tmp_path: Path) -> None:
     assert "pam: evaluate on test data" in done
 
 
+def test_no_two_processes_work_on_the_same_try(tmp_path: Path) -> None:
+    """PAM's try without sharing is the scheme that separates."""
+    tries = Choice("pam", {"tries": [{"alpha": 0.1}, {"name": "separate"}]})
+    config = replace(CONFIG, schemes=(Choice("separate"), tries))
+    told: list[Event] = []
+    (found,) = run(config, tmp_path, jobs=2, watch=told.append)
+    pruned = [event.stage for event in told if event.state == "started" and "prune with" in event.stage]
+    assert sorted(pruned) == ["pam (alpha 0.1): prune with taylor", "separate: prune with taylor"]
+    assert found["schemes"]["pam"]["tries"]["pam (separate)"]["flops"] == found["schemes"]["separate"]["flops"]
+
+
+@pytest.mark.filterwarnings("ignore:Nothing could be removed")
+def test_too_little_effort_for_all_parts_is_said(tmp_path: Path) -> None:
+    config = replace(CONFIG, schemes=(Choice("separate"),), effort=12, finetune=5)
+    with pytest.raises(PamergeError, match=r"effort = 12; separate used it all before B was pruned"):
+        run(config, tmp_path)
+
+
 def _timeless(result: dict) -> dict:
     schemes = {
         name: {key: value for key, value in scheme.items() if key not in ("seconds", "peak_gib")}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pruning.around import sample
 from support.architectures import inputs, material
+from training.small import merged
 
 from pamerge.merging import Separate
-from pamerge.pruning.averages import take_averages, update_averages
+from pamerge.pruning.averages import forget_averages, take_averages, update_averages
+from pamerge.tasks import TaskSet
 from pamerge.training.optimizer import rebuild_optimizer
 
 
@@ -65,3 +68,34 @@ def test_weights_that_were_never_trained_stay() -> None:
     update_averages(optimizer, network, 20)
     take_averages(optimizer, network)
     assert all(torch.equal(before[name], tensor) for name, tensor in network.state_dict().items())
+
+
+def test_weights_that_were_not_trained_stay_when_they_move_into_a_block_that_was() -> None:
+    """A shared neuron leaves a task while only that task's own blocks have averages."""
+    network = merged("shape", "parts", shared=0.5)
+    optimizer = torch.optim.Adam(network.parameters())
+    for key, layout in network.layouts.items():
+        if layout.group == {"shape"}:
+            for parameter in network.blocks[key].parameters():
+                optimizer.state[parameter] = {"average": parameter.detach().clone()}
+    old = dict(network.named_parameters())
+    narrower = {
+        junction.name: {n: TaskSet(["shape"]) for n, tasks in junction.task_sets().items() if len(tasks) == 2 and n % 2}
+        for junction in network.junctions.values()
+        if not junction.fixed
+    }
+    change = network.restrict({name: sets for name, sets in narrower.items() if sets})
+    rebuild_optimizer(optimizer, old, network, change)
+    before = network(sample())
+    take_averages(optimizer, network)
+    for task, output in network(sample()).items():
+        torch.testing.assert_close(output, before[task])
+
+
+def test_forgotten_averages_change_nothing() -> None:
+    network = Separate().merge(material("lenet5", 2))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    *_, last = train(network, optimizer, 3, trained=20)
+    forget_averages(optimizer)
+    take_averages(optimizer, network)
+    assert all(torch.equal(parameter, last[name]) for name, parameter in network.named_parameters())

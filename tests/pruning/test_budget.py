@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,8 @@ from pruning.around import neurons, quickly, scripted_metrics
 from training.small import OBJECTIVES, batches, merged
 
 from pamerge import PamergeWarning
-from pamerge.pruning import Magnitude, QuietSession, Taylor
+from pamerge.pruning import Magnitude, QuietSession, Taylor, prune
+from pamerge.pruning.budget import worst_excess
 from pamerge.pruning.loop import Loop
 from pamerge.training import evaluate
 
@@ -202,9 +204,68 @@ def test_a_task_that_stopped_goes_on_once_it_is_well_within_its_budget(monkeypat
             return Session()
 
     quickly(merged(), TRAIN, VALIDATION, OBJECTIVES, pruner=Watching(), max_drop=0.1, patience=0, fraction=0.2,
-            recovery=1, laps=9)  # fmt: skip
-    laps = [fraction for task, fraction in turns if task == "parts"]
-    assert laps == [0.2, 0.2, 0.2]  # the first lap, and from the eighth on
+            recovery=1, laps=20)  # fmt: skip
+    first, second = [number for number, (task, _) in enumerate(turns) if task == "parts"][:2]
+    assert second - first > 6  # not in the laps in which it is barely within its budget
+    assert turns[second] == ("parts", 0.2)
+
+
+def test_laps_of_another_task_alone_say_nothing_about_a_task(monkeypatch):
+    scripted_metrics(monkeypatch, [FINE, {**FINE, "parts": 0.2}, FINE])
+    seen = []
+    original = Loop._lap
+
+    def lap(self):
+        alone = self.state.at.alone[:1]
+        before = dict(self.state.at.calm)
+        original(self)
+        seen.append((alone, before, dict(self.state.at.calm)))
+
+    monkeypatch.setattr(Loop, "_lap", lap)
+    quickly(merged(seed=None), TRAIN, VALIDATION, OBJECTIVES, pruner=Magnitude(), max_drop=0.1, fraction=0.02,
+            recovery=0, laps=8)  # fmt: skip
+    assert any(alone for alone, _, _ in seen)
+    for alone, before, after in seen:
+        for task in OBJECTIVES:
+            if alone and task not in alone:
+                assert after.get(task) == before.get(task)
+
+
+def test_tasks_that_only_failed_too_often_get_another_start_when_nothing_is_left_for_the_others(monkeypatch):
+    """All is shared: once a task has stopped, no other task may take anything from it."""
+    network, tasks = merged("shape", "parts", shared=1.0), ("shape", "parts")
+    whole = network.flops("shape")
+
+    def evaluate(self):
+        return {"shape": 1.0 if self.network.flops("shape") == whole else 0.5, "parts": 1.0}
+
+    monkeypatch.setattr(Loop, "_evaluate", evaluate)
+    path = prune(network, batches(6, tasks=tasks), batches(4, seed=1, tasks=tasks), {t: OBJECTIVES[t] for t in tasks},
+                 pruner=Magnitude(), max_drop=0.1, steps=2, recovery=2, final=5, lr=1e-3, effort=1500, seed=0,
+                 progress=False)  # fmt: skip
+    assert path.stopped == "the effort is spent" or path.task_batches > 1400
+
+
+@pytest.mark.parametrize("lost", [{"A": 0.0, "B": float("nan")}, {"A": float("nan"), "B": 0.3}, {"A": float("nan")}])
+def test_what_is_not_a_number_is_over_the_budget_wherever_it_stands(lost):
+    assert math.isnan(worst_excess(lost, 0.1))
+
+
+def test_the_worst_task_counts():
+    assert worst_excess({"A": 0.05, "B": 0.3}, 0.1) == pytest.approx(0.2)
+    assert worst_excess({"A": 0.05, "B": 0.1}, 0.1) == 0.0
+    assert worst_excess({"A": 9.0}, None) == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:Nothing could be removed")
+@pytest.mark.parametrize("effort", [1, 200, 900])
+def test_effort_is_a_limit(monkeypatch, effort):
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [FINE, *[bad, bad, FINE] * 50])
+    path = prune(merged(), TRAIN, VALIDATION, OBJECTIVES, pruner=Magnitude(), max_drop=0.1, steps=3, recovery=2,
+                 final=20, patience=1, lr=1e-3, effort=effort, seed=0, progress=False)  # fmt: skip
+    final = 20 * len(OBJECTIVES)
+    assert path.task_batches <= max(effort, final)  # the last training is done in any case
 
 
 def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_recovery_is_needed(monkeypatch):

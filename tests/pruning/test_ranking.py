@@ -70,7 +70,7 @@ def network_of(name):
     return pamerge.merge(made_of.networks, made_of.calibration, pamerge.Separate())
 
 
-@pytest.mark.parametrize("name", ["chain", "small_resnet"])
+@pytest.mark.parametrize("name", ["chain", "small_resnet", "mobilenetv2"])
 def test_what_a_removal_saves_is_what_it_was_said_to_save(name):
     """Exact unless tightening takes more away with it; never more than is really saved."""
     network = network_of(name)

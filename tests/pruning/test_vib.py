@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,11 +10,12 @@ from hypothesis import strategies as st
 from pruning.around import neurons, sample, surroundings
 from torch import nn
 from torch.distributions import Normal, kl_divergence
-from training.small import merged
+from training.small import OBJECTIVES, batches, merged
 
 import pamerge
 from pamerge import PamergeError
 from pamerge.pruning import VIB, prune
+from pamerge.pruning.averages import rescale, take_averages
 from pamerge.pruning.vib import gate_penalty
 from pamerge.training import Classification, finetune
 
@@ -52,6 +54,43 @@ def test_folding_the_means_leaves_outputs_and_openness_unchanged(session):
     for name, scores in session.importance("shape").items():
         expected = {neuron: max(value, -1.0) for neuron, value in open_before[name].items()}  # the noise is bounded
         assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_folding_does_not_leave_the_averages_of_weights_behind():
+    network, x = merged(), sample()
+    optimizer = torch.optim.Adam(network.parameters())
+    for parameter in network.parameters():
+        optimizer.state[parameter]["average"] = parameter.detach().clone()
+    session = VIB().start(surroundings(network, rescale=partial(rescale, optimizer)))
+    for mu in session.mu.values():
+        mu.data.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        gated = network(x, at_junction=session.hook())
+        session.fold()
+        take_averages(optimizer, network)
+        folded = network(x)
+    for task in gated:
+        assert torch.allclose(gated[task], folded[task], atol=1e-5)
+
+
+def test_in_the_loop_what_the_gates_learnt_is_not_lost_with_the_average(monkeypatch):
+    """With weights that hardly learn, an average of them is what they are."""
+    from pamerge.pruning import loop
+
+    changes = []
+
+    def watched(optimizer, network):
+        network.eval()
+        with torch.no_grad():
+            before = network(sample())
+            take_averages(optimizer, network)
+            changes.extend(float((after - before[task]).abs().max()) for task, after in network(sample()).items())
+
+    monkeypatch.setattr(loop, "take_averages", watched)
+    prune(merged(), batches(6), batches(4, seed=1), OBJECTIVES, pruner=VIB(gamma=1e-2, lr=0.1), laps=3, steps=9,
+          recovery=0, final=0, lr=1e-9, seed=0, progress=False, fraction=0.01)  # fmt: skip
+    assert changes
+    assert max(changes) < 1e-4
 
 
 def test_a_neuron_has_one_gate_even_if_it_is_shared(session):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pickletools
 import random
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
@@ -141,3 +143,16 @@ def test_a_fingerprint_sees_values_names_and_shapes():
     others = [{"a": torch.tensor([0, 0, 0, 1e-30])}, {"b": torch.zeros(4)}, {"a": torch.zeros(2, 2)}]
     assert fingerprint(base) == fingerprint({"a": torch.zeros(4)})
     assert len({fingerprint(t) for t in [base, *others]}) == 4
+
+
+def test_what_a_killed_run_was_writing_is_deleted_but_not_what_another_one_is_writing(tmp_path):
+    path = tmp_path / "run.checkpoint"
+    save_state(path, {"x": torch.zeros(1)}, {})
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        written = tmp_path / f".run.checkpoint.{other.pid}.tmp"
+        written.touch()
+        load_state(path)
+        assert written.exists()
+        other.communicate(b"\n")
+    load_state(path)
+    assert not written.exists()

@@ -178,9 +178,24 @@ def parse_config(content: Mapping[str, Any]) -> Config:
         raise PamergeError(f"batch_size = {config.batch_size!r}; expected a whole number from 1.")
     if not config.seeds or len(set(config.seeds)) < len(config.seeds):
         raise PamergeError(f"seeds = {list(config.seeds)}; expected a list of different whole numbers.")
-    if "/" in config.name or not config.name.strip():
-        raise PamergeError(f"name = {config.name!r}; expected something that a file can be called.")
+    choices = (*config.schemes, *config.pruners)
+    for key, name in [("name", config.name), *((f"label of {choice.name}", choice.label) for choice in choices)]:
+        if "/" in name or not name.strip():
+            raise PamergeError(f"{key} = {name!r}; expected something that a file can be called.")
+    if config.pretraining.epochs < 1:
+        raise PamergeError(f"pretraining.epochs = {config.pretraining.epochs!r}; expected a whole number from 1.")
+    if config.problem1 is not None:
+        _check_problem1(config.problem1)
     return config
+
+
+def _check_problem1(options: Problem1) -> None:
+    if options.laps < 1:
+        raise PamergeError(f"problem1.laps = {options.laps!r}; expected a whole number from 1.")
+    if not 0 < options.fraction < 1:
+        raise PamergeError(f"problem1.fraction = {options.fraction!r}; expected a share between 0 and 1.")
+    if options.steps < 0:
+        raise PamergeError(f"problem1.steps = {options.steps!r}; expected a whole number from 0.")
 
 
 def parse_choice(value: Any, key: str) -> Choice:

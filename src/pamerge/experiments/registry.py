@@ -90,7 +90,8 @@ def make_network(choice: Choice, outputs: int, input_size: tuple[int, ...], gene
 
 def make_scheme(choice: Choice, key: str = "schemes") -> Scheme:
     """A merging scheme; α may still have to be tuned."""
-    options = {name: value for name, value in choice.options.items() if name != "label" and value != TUNE}
+    tuned = ("alpha", TUNE)
+    options = {name: value for name, value in choice.options.items() if name != "label" and (name, value) != tuned}
     factory = lookup(SCHEMES, choice, key)
     if "estimator" in options and "estimator" in inspect.signature(factory).parameters:
         options["estimator"] = _make(ESTIMATORS, options["estimator"], f"{key}.{choice.name}.estimator")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ from pamerge.experiments.registry import (
     make_scheme,
 )
 from pamerge.experiments.stages import Setting, check_mix, check_stage_options, pruned, pruned_depends_on
-from pamerge.experiments.store import Event, Store, Watch
+from pamerge.experiments.store import Event, Store, Watch, digest
 from pamerge.merging import Material, prepare
 from pamerge.network.files import save, write_atomically
 from pamerge.network.network import MultitaskNetwork
@@ -123,7 +123,12 @@ def _in_parallel(config: Config, folder: Path, data: Path | None, jobs: int, wat
     in_processes(_pretrain_seed, [(config, folder, data, seed) for seed in config.seeds], jobs, watch)
     # the last scheme first: a merged network takes longer than the baselines, which are usually named before it
     schemes = [(config, folder, data, seed, choice) for seed in config.seeds for choice in reversed(config.schemes)]
-    in_processes(_prune_scheme, schemes, jobs, watch)
+    # a try of one scheme may be another scheme, and two processes must not work on the same stage
+    tries = {
+        digest({"seed": job[3], **each.identity()}): (*job[:4], each) for job in schemes for each in job[4].tries()
+    }
+    in_processes(_prune_try, list(tries.values()), jobs, watch)
+    in_processes(_finish_scheme, schemes, jobs, watch)
     return lambda event: None if event.state == "stored" else watch(event)
 
 
@@ -133,13 +138,31 @@ def _pretrain_seed(config: Config, folder: Path, data: Path | None, seed: int, w
     setting.lessons()  # now, and not in every process that needs them
 
 
-def _prune_scheme(config: Config, folder: Path, data: Path | None, seed: int, choice: Choice, watch: Watch) -> None:
-    """One scheme with all pruners, which share what comes before pruning."""
+def _prune_try(config: Config, folder: Path, data: Path | None, seed: int, choice: Choice, watch: Watch) -> None:
+    """One try with all pruners, which share what comes before pruning."""
+    for setting, _ in _settings(config, folder, data, seed, watch):
+        pruned(setting, _material(setting), choice)
+
+
+def _finish_scheme(config: Config, folder: Path, data: Path | None, seed: int, choice: Choice, watch: Watch) -> None:
+    """What comes after the tries of a scheme."""
+
+    def tell(event: Event) -> None:
+        if event.state != "stored":
+            watch(event)
+
+    for setting, splits in _settings(config, folder, data, seed, tell):
+        _scheme(config, setting, _material(setting), splits, choice)
+
+
+def _settings(
+    config: Config, folder: Path, data: Path | None, seed: int, watch: Watch
+) -> Iterator[tuple[Setting, Splits]]:
+    """A setting for each pruner; what is before pruning was told before."""
     splits = make_data(config.data, seed, data)
     for pruner in config.pruners:
         setting = _setting(config, splits, pruner, seed, _store(config, folder, seed, None), progress=False)
-        setting = replace(setting, store=_store(config, folder, seed, watch))  # what is before it was told before
-        _scheme(config, setting, _material(setting), splits, choice)
+        yield replace(setting, store=_store(config, folder, seed, watch)), splits
 
 
 def _store(config: Config, folder: Path, seed: int, watch: Watch | None) -> Store:

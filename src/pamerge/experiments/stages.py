@@ -150,6 +150,9 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
         paths: list[PruningPath] = []
         for tasks, checkpoint in zip(parts, checkpoints, strict=True):
             left = None if setting.effort is None else setting.effort - spent - sum(p.task_batches for p in paths)
+            share = None if left is None else left // (len(parts) - len(paths))
+            if share is not None and share < 1:
+                raise PamergeError(f"effort = {setting.effort}; {choice.label} used it all before {tasks} was pruned.")
             path = prune(
                 network,
                 setting.loaders.train(),
@@ -160,7 +163,7 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
                 max_drop=setting.max_drop,
                 reference=setting.reference,
                 mix=setting.mix,
-                effort=None if left is None else left // (len(parts) - len(paths)),
+                effort=share,
                 checkpoint=checkpoint,
                 seed=setting.seed,
                 progress=setting.progress,

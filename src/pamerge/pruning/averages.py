@@ -7,13 +7,13 @@ removal and into every checkpoint.
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from pamerge.training.optimizer import AVERAGE
 
 LONGEST = 50.0
 """At most about so many of the last steps count."""
-
-_ENTRY = "average"
 
 
 @torch.no_grad()
@@ -31,10 +31,10 @@ def update_averages(optimizer: Optimizer, network: nn.Module, trained: int) -> N
         remembered = optimizer.state.get(parameter)
         if not remembered:
             continue
-        if _ENTRY in remembered:
-            remembered[_ENTRY].lerp_(parameter, fresh)
+        if AVERAGE in remembered:
+            remembered[AVERAGE].lerp_(parameter, fresh)
         else:
-            remembered[_ENTRY] = parameter.detach().clone()
+            remembered[AVERAGE] = parameter.detach().clone()
 
 
 @torch.no_grad()
@@ -42,5 +42,20 @@ def take_averages(optimizer: Optimizer, network: nn.Module) -> None:
     """Put the averages in the place of the weights."""
     for parameter in network.parameters():
         remembered = optimizer.state.get(parameter, {})
-        if _ENTRY in remembered:
-            parameter.copy_(remembered[_ENTRY])
+        if AVERAGE in remembered:
+            parameter.copy_(remembered[AVERAGE])
+
+
+def forget_averages(optimizer: Optimizer) -> None:
+    """Begin anew: weights that were trained in another way must not be drawn back."""
+    for remembered in optimizer.state.values():
+        remembered.pop(AVERAGE, None)
+
+
+@torch.no_grad()
+def rescale(optimizer: Optimizer, parameter: Tensor, factors: Tensor) -> None:
+    """Multiply weights, and their average with them."""
+    parameter.mul_(factors)
+    average = optimizer.state.get(parameter, {}).get(AVERAGE)
+    if average is not None:
+        average.mul_(factors)

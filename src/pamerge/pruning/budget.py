@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from pamerge.training import Objective
@@ -32,5 +33,5 @@ def worst_excess(lost: Mapping[str, float], max_drop: float | None) -> float:
     """
     if max_drop is None:
         return 0.0
-    excess = max(lost.values()) - max_drop
-    return excess if is_over(excess) else 0.0
+    over = [excess for excess in (value - max_drop for value in lost.values()) if is_over(excess)]
+    return next((excess for excess in over if math.isnan(excess)), max(over, default=0.0))

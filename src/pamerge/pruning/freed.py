@@ -51,16 +51,17 @@ def flops_freed(network: MultitaskNetwork, mix: Mix, leaving: str | None = None)
             continue
         space = nodes[node.inputs[0]].space if node.op == "conv_transpose" else node.space
         cost = 2 * math.prod(node.settings.get("kernel", ())) * math.prod(space) * node.width
-        source, rest = names[node.inputs[0]], group - {leaving} if leaving is not None else TaskSet()
-        inputs = 1 if node.op == "depthwise" else len(layout.inputs) * layout.input_width
-        after = 1 if node.op == "depthwise" else readable(source, rest) * layout.input_width
+        rest = group - {leaving} if leaving is not None else TaskSet()
+        # what a depthwise convolution reads need not be a junction
+        inputs = len(layout.inputs) * layout.input_width if node.kind == "weighted" else 1
+        after = readable(names[node.inputs[0]], rest) * layout.input_width if node.kind == "weighted" else 1
         row, kept = cost * inputs * active(group), cost * after * active(rest)
         for neuron in layout.outputs.tolist():
             whole, part = rows.get(neuron, (0.0, 0.0))
             rows[neuron] = whole + row, part + row - kept
         if node.kind == "weighted":
             serves = leaving is None or leaving in group
-            columns = found.setdefault(source, {})
+            columns = found.setdefault(names[node.inputs[0]], {})
             for neuron in layout.inputs.tolist():
                 saved = cost * layout.input_width * len(layout.outputs) * active(group) if serves else 0.0
                 columns[neuron] = columns.get(neuron, 0.0) + saved

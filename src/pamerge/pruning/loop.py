@@ -11,7 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from pamerge.pruning.alone import could_save_alone, others_untouched
-from pamerge.pruning.averages import take_averages, update_averages
+from pamerge.pruning.averages import forget_averages, take_averages, update_averages
 from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.budget import is_over, losses, worst_excess
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
@@ -106,6 +106,8 @@ class Loop:
             at.stopped = f"the network was over its budget before anything was removed ({listed})"
         elif self._missing() <= 0:
             at.stopped = "the target was reached before anything was removed"
+        elif not self._may_go_on():
+            at.stopped = "the effort is spent"
         self.state.save(self.log.size())
 
     def _lap(self) -> None:
@@ -130,9 +132,10 @@ class Loop:
             self._keep()
             if recovered:
                 no_faster(at, turns)
-            speed_up(at, self._calm(metrics, turns))
+            judged = set(self.tasks) if alone is None else {alone}
+            speed_up(at, {task: calm for task, calm in self._calm(metrics, turns).items() if task in judged})
             if alone is None and idle_laps(at.steps) >= state.session.idle_laps:
-                at.stopped = "nothing is left that could be removed"
+                self._come_to_an_end("nothing is left that could be removed")
             if alone is not None and turns[alone].removed and self._has_use_alone(alone):
                 at.alone.append(alone)
         at.alone = [task for task in at.alone if task in at.active]
@@ -165,10 +168,14 @@ class Loop:
             at.round_cost = max(at.round_cost, at.task_batches - before)
         return turns
 
-    def _may_go_on(self) -> bool:
-        """Whether the effort allows another round of every task, to recover, and to fine-tune at the end."""
+    def _may_go_on(self, after: int = 0) -> bool:
+        """Whether the effort allows another round of every task, to recover, and to fine-tune at the end.
+
+        Args:
+            after: training steps that come before all that.
+        """
         effort, at = self.settings.effort, self.state.at
-        training = (self.settings.recovery + self.settings.final) * len(self.tasks)
+        training = (after + self.settings.recovery + self.settings.final) * len(self.tasks)
         return effort is None or at.task_batches + at.round_cost + training <= effort
 
     def _recover(
@@ -340,9 +347,15 @@ class Loop:
             self._blame(task)
         slow_down(at, failed, self.settings.patience)
         if not at.active:
-            at.stopped = "the budget is spent"
-            if self.settings.effort is not None and self.settings.final and self._may_go_on():
-                self._start_afresh()
+            self._come_to_an_end("the budget is spent")
+
+    def _come_to_an_end(self, why: str) -> None:
+        """Stop, unless there are tasks that have only failed too often, and effort for another start."""
+        at, settings = self.state.at, self.settings
+        at.stopped = why
+        paused = len(at.active) < len(self.tasks)
+        if paused and settings.effort is not None and settings.final and self._may_go_on(after=settings.final):
+            self._start_afresh()
 
     def _start_afresh(self) -> None:
         """Use effort that is left when all tasks have stopped: train the good point as at the end, then try again.
@@ -357,6 +370,7 @@ class Loop:
             at.lap += 1
             self._record({}, metrics, within=True, recovered=True)
             self._keep()
+            forget_averages(state.optimizer)
         else:
             state.restore(state.good)
         set_off(at, self.tasks, reach=0.5)

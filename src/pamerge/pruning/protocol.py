@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -70,6 +70,8 @@ class Surroundings:
         generator: For whatever a pruner leaves to chance; the same in all processes, and kept in checkpoints.
         distillation: Who teaches which task.
         remove: What a removal is.
+        rescale: Multiply weights of the network in place. Pruners that change weights do it with this, because the loop
+            keeps averages of them.
     """
 
     network: MultitaskNetwork
@@ -79,6 +81,7 @@ class Surroundings:
     generator: torch.Generator
     distillation: Distillation = field(default_factory=Distillation)
     remove: Remove = "neuron"
+    rescale: Callable[[Tensor, Tensor], object] = Tensor.mul_
 
 
 class Session(Protocol):

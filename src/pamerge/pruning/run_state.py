@@ -16,6 +16,7 @@ from pamerge.errors import PamergeError
 from pamerge.network.files import describe, from_description
 from pamerge.network.network import MultitaskNetwork
 from pamerge.network.structure import Structure
+from pamerge.pruning.averages import rescale
 from pamerge.pruning.feed import Feed
 from pamerge.pruning.gates import Places
 from pamerge.pruning.path import PruningPath, PruningStep
@@ -128,6 +129,8 @@ class RunState:
         good: The last point within the budget. Whenever a checkpoint is written, that is where the network is.
     """
 
+    optimizer: Optimizer
+
     def __init__(self, of: Ingredients, neurons: Mapping[str, list[int]] | None = None) -> None:
         self.of = of
         self.places = Places(of.network, neurons)
@@ -141,6 +144,7 @@ class RunState:
                 generator=self.generator,
                 distillation=of.distillation,
                 remove=of.settings.remove,
+                rescale=lambda weight, factors: rescale(self.optimizer, weight, factors),
             )
         )
         self.optimizer = self._new_optimizer()

@@ -155,7 +155,7 @@ class _VIBSession(QuietSession):
     def fold(self) -> None:
         """Move μ into the weights that read each neuron; outputs and signal-to-noise ratios stay as they are."""
         for reader in self.around.places.readers(self.around.network):
-            reader.weight.mul_(reader.spread(self.mu[reader.junction][reader.index]))
+            self.around.rescale(reader.weight, reader.spread(self.mu[reader.junction][reader.index]))
         for name, mu in self.mu.items():
             # a closed gate that has to wait for its removal must not drown the others in noise
             self.log_d[name].sub_(mu.square().clamp_min(_LEAST).log()).clamp_(max=_MOST_NOISE)

@@ -68,9 +68,21 @@ def load_state(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[st
 
 
 def remove_leftovers(path: Path) -> None:
-    """Delete what a run that was killed while it wrote left behind."""
+    """Delete what a run that was killed while it wrote left behind, but not what another one is writing."""
     for leftover in path.parent.glob(f".{path.name}.*.tmp"):
-        leftover.unlink(missing_ok=True)
+        writer = leftover.name.removesuffix(".tmp").rpartition(".")[2]
+        if not (writer.isdigit() and int(writer) != os.getpid() and _is_running(int(writer))):
+            leftover.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

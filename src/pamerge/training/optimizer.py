@@ -20,6 +20,9 @@ OptimizerFactory = Callable[..., Optimizer]
 
 Schedule = Literal["cosine", "constant"]
 
+AVERAGE = "average"
+"""What an optimiser may remember of a parameter: a running average of its values."""
+
 
 def make_optimizer(network: nn.Module, factory: OptimizerFactory | None, lr: float) -> Optimizer:
     """An optimiser of the parameters that are not frozen; by default Adam."""
@@ -114,7 +117,10 @@ def _moved_state(
     key: str,
     name: str,
 ) -> dict[str, Any]:
-    """What an optimiser knows about parameter ``name`` of block ``key``; rows that were unknown start at zero."""
+    """What an optimiser knows about parameter ``name`` of block ``key``.
+
+    Rows that were unknown start at zero; the average of those that were not trained is what they are.
+    """
     sources = [_join_name(move.source, name) for move in moving.moves[key]]
     present = {source: states[source] for source in sources if states.get(source)}
     found: dict[str, Any] = {}
@@ -129,8 +135,10 @@ def _moved_state(
                 )
                 return {}
 
-        def old(source: str, name: str, values: dict[str, Any] = values) -> Tensor | None:
-            return values.get(_join_name(source, name))
+        def old(source: str, name: str, values: dict[str, Any] = values, entry: str = entry) -> Tensor | None:
+            full_name = _join_name(source, name)
+            known: Tensor | None = values.get(full_name)
+            return parameters.get(full_name) if known is None and entry == AVERAGE else known
 
         found[entry] = moving.apply(key, name, old) if isinstance(example, Tensor) else example
     return found
