@@ -8,7 +8,7 @@ from pruning.around import plainly, scripted_metrics
 from training.small import OBJECTIVES, batches, inputs, merged
 
 from pamerge import PamergeWarning
-from pamerge.pruning import VIB, Magnitude, QuietSession, Taylor, prune
+from pamerge.pruning import VIB, Magnitude, QuietSession, Taylor, loop, prune
 from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.gates import Places
 from pamerge.pruning.loop import Loop
@@ -75,6 +75,7 @@ def test_the_other_tasks_stay_as_they_are(monkeypatch, pruner, remove):
 
 def test_only_that_task_is_trained_and_paid_for(monkeypatch):
     seen = watched_laps(monkeypatch)
+    monkeypatch.setattr(loop, "MOST_ROUNDS", 1)
     pruned(monkeypatch, [FINE, BAD, FINE], pruner=Magnitude(), network=merged(seed=None))
     assert [lap["used"] for lap in seen[:4]] == [6 * 3, 6, 6, 6]
 

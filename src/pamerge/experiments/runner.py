@@ -59,7 +59,7 @@ class SplitLoaders:
 
     def validation(self) -> Any:
         """Validation batches."""
-        return self.splits.validation.loader(500)
+        return self.splits.validation.loader(100)
 
     def calibration(self) -> Any:
         """Batches to measure information on: the training data in its own order."""

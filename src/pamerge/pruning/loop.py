@@ -39,6 +39,12 @@ FIRST_RECOVERIES = 16
 FEW = 3
 """If a task is over its budget and no more neurons than this were removed from it, their scores rise."""
 
+WORTHWHILE = 0.25
+"""A lap is judged when it has saved at least this share of what one round may save; until then it has more rounds."""
+
+MOST_ROUNDS = 8
+"""More than so many rounds are not waited for."""
+
 MOST_SUBSETS = 5
 """With more tasks than this, a step records the cost of single tasks and of all tasks only."""
 
@@ -152,17 +158,26 @@ class Loop:
         return len(self.tasks) > 1 and saved >= self.settings.fraction * self._subgraph_cost(task)
 
     def _rounds(self, tasks: list[str]) -> dict[str, Removal]:
-        """As many rounds of each task as its reach says, the tasks in turn."""
+        """As many rounds of each task as its reach says, the tasks in turn; more if they save next to nothing.
+
+        To judge a lap and to train what it has harmed takes much longer than a round, whatever the lap has saved.
+        """
         at = self.state.at
         turns: dict[str, Removal] = {}
         self.taken = {task: [] for task in self.tasks}
         steps = math.ceil(self.settings.steps / len(tasks))
+        planned = math.ceil(max(at.reach[task] for task in tasks))
         trained = steps * sum(math.ceil(at.reach[task]) for task in tasks)
-        for number in range(math.ceil(max(at.reach[task] for task in tasks))):
+        cost = expected_flops(self.network, self.of.mix)
+        enough = WORTHWHILE * min(self._fraction(task) * self._subgraph_cost(task) for task in tasks)
+        for number in range(max(planned, MOST_ROUNDS)):
+            saved = cost - expected_flops(self.network, self.of.mix)
             if number and not self._may_go_on():
                 break
+            if number >= planned and (saved >= enough or self._missing() <= 0):
+                break
             before = at.task_batches
-            for task in [task for task in tasks if number < at.reach[task]]:
+            for task in [task for task in tasks if number < at.reach[task] or number >= planned]:
                 found = self._round(task, steps, trained)
                 turns[task] = turns[task] + found if task in turns else found
             at.round_cost = max(at.round_cost, at.task_batches - before)

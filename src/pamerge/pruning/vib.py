@@ -66,7 +66,7 @@ def gate_penalty(mu: Tensor, log_d: Tensor, pixels: int) -> Tensor:
 
 
 class _VIBSession(QuietSession):
-    idle_laps = 20  # gates take many steps to close, and γ has to grow until they do
+    idle_laps = 3  # gates take many rounds to close, and γ has to grow until they do
 
     def __init__(self, settings: VIB, surroundings: Surroundings) -> None:
         self.settings = settings

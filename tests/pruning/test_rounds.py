@@ -1,0 +1,80 @@
+"""How many rounds a lap has before it is judged."""
+
+from __future__ import annotations
+
+import pytest
+from pruning.around import quickly
+from training.small import OBJECTIVES, batches, merged
+
+from pamerge.pruning import QuietSession
+from pamerge.pruning.loop import MOST_ROUNDS, WORTHWHILE
+from pamerge.pruning.ranking import expected_flops, resolve_mix
+
+TASK = "shape"
+
+
+class OneByOne:
+    """Removes one neuron a round, the last one first, and counts the rounds of each task."""
+
+    def __init__(self, removes: bool = True) -> None:
+        self.rounds: list[str] = []
+        self.removes = removes
+
+    def start(self, surroundings):
+        outer = self
+
+        class Session(QuietSession):
+            def importance(self, task):
+                outer.rounds.append(task)
+                return {name: {n: -float(n) for n in found} for name, found in surroundings.places.served(task).items()}
+
+            def quota(self, task, fraction, scores):
+                return int(outer.removes)
+
+        return Session()
+
+
+def one_lap(pruner, network=None, **options):
+    network = network or merged()
+    return quickly(network, batches(2), batches(1), OBJECTIVES, pruner=pruner, laps=1, final=0, recovery=0, **options)
+
+
+def rounds(pruner) -> int:
+    return pruner.rounds.count(TASK)
+
+
+def test_a_lap_that_saves_next_to_nothing_has_more_rounds_until_it_saves_enough():
+    network, pruner = merged(), OneByOne()
+    mix = resolve_mix(None, network.tasks)
+    before = expected_flops(network, mix)
+    shares = [sum(share for tasks, share in mix.items() if task in tasks) * network.flops(task) for task in OBJECTIVES]
+    path = one_lap(pruner, network, fraction=0.4)
+    enough = WORTHWHILE * 0.4 * min(shares)
+    assert 1 < rounds(pruner) < MOST_ROUNDS
+    assert pruner.rounds == ["shape", "parts", "size"] * rounds(pruner)
+    assert before - expected_flops(network, mix) >= enough
+    assert sum(path[1].removed[TASK].values()) == rounds(pruner)
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.02])
+def test_a_round_that_saves_enough_is_judged_at_once(fraction):
+    pruner = OneByOne()
+    one_lap(pruner, fraction=fraction)
+    assert rounds(pruner) == 1
+
+
+def test_a_pruner_that_removes_nothing_is_not_waited_for_without_end():
+    pruner = OneByOne(removes=False)
+    with pytest.warns(UserWarning, match="Nothing could be removed"):
+        one_lap(pruner, fraction=0.4)
+    assert rounds(pruner) == MOST_ROUNDS
+
+
+def test_no_round_more_when_the_target_is_reached_or_the_effort_spent():
+    network, pruner = merged(), OneByOne()
+    target = expected_flops(network, resolve_mix(None, network.tasks)) - 1
+    one_lap(pruner, network, fraction=0.9, target=target)
+    assert rounds(pruner) == 1
+    pruner = OneByOne()
+    one_lap(pruner, fraction=0.9, effort=2 * len(OBJECTIVES) ** 2)  # in each turn all are trained
+    assert rounds(pruner) == 2
