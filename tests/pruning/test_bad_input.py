@@ -23,6 +23,7 @@ from pamerge.training import Classification, DivergenceError
         ({"recovery": 1.5}, "recovery=1.5; expected a whole number from 0"),
         ({"laps": 0}, "laps=0; expected a whole number from 1"),
         ({"patience": True}, "patience=True; expected a whole number from 0"),
+        ({"rounds": 0}, "rounds=0; expected a whole number from 1"),
         ({"lr": 0.0}, "lr=0.0; expected a number above 0"),
         ({"remove": "layer"}, "remove='layer'; expected 'neuron' or 'task'"),
         ({"pruner": Taylor}, r"pruner is the class Taylor; expected a pruner such as Taylor\(\)"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pamerge.pruning.pace import CALM_LAPS, LONGEST_REACH, no_faster, set_off, slow_down, speed_up
+from pamerge.pruning.pace import CALM_LAPS, LONGEST_REACH, set_off, shorten, slow_down, speed_up
 from pamerge.pruning.run_state import Position
 
 
@@ -59,5 +59,17 @@ def test_nobody_goes_faster_than_the_longest_reach(at):
     for _ in range(10 * CALM_LAPS):
         speed_up(at, {"A": True})
     assert at.reach == {"A": LONGEST_REACH, "B": 1.0}
-    no_faster(at, ["A", "B"])
-    assert at.reach == {"A": 1.0, "B": 1.0}
+
+
+def test_a_task_that_sets_off_faster_than_that_may_go_on_so(at):
+    set_off(at, "AB", reach=2 * LONGEST_REACH)
+    for _ in range(CALM_LAPS):
+        speed_up(at, {"A": True})
+    assert at.reach["A"] == 2 * LONGEST_REACH
+
+
+def test_long_training_halves_the_rounds_down_to_one(at):
+    at.reach = {"A": 4.0, "B": 0.5}
+    for expected in (2.0, 1.0, 1.0):
+        shorten(at, ["A", "B"])
+        assert at.reach == {"A": expected, "B": 0.5}

@@ -78,3 +78,10 @@ def test_no_round_more_when_the_target_is_reached_or_the_effort_spent():
     pruner = OneByOne()
     one_lap(pruner, fraction=0.9, effort=2 * len(OBJECTIVES) ** 2)  # in each turn all are trained
     assert rounds(pruner) == 2
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+def test_the_first_lap_has_as_many_rounds_as_asked_for(asked):
+    pruner = OneByOne()
+    one_lap(pruner, fraction=0.01, rounds=asked)
+    assert pruner.rounds == ["shape", "parts", "size"] * asked

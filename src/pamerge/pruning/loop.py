@@ -15,7 +15,7 @@ from pamerge.pruning.averages import forget_averages, take_averages, update_aver
 from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.budget import is_over, losses, worst_excess
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
-from pamerge.pruning.pace import no_faster, set_off, slow_down, speed_up
+from pamerge.pruning.pace import set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps, idle_laps
 from pamerge.pruning.protocol import Scores
 from pamerge.pruning.ranking import expected_flops, lowest
@@ -100,12 +100,12 @@ class Loop:
         at, tasks = self.state.at, self.tasks
         metrics = self._evaluate()
         at.reference = dict(self.of.reference or metrics)
-        set_off(at, tasks, reach=1.0)
+        set_off(at, tasks, reach=float(self.settings.rounds))
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
-        metrics, recovered = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
+        metrics, recoveries = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
         over = self._over(metrics)
-        self._record({}, metrics, not over, recovered)
+        self._record({}, metrics, not over, recoveries > 0)
         self.state.good = self.state.snapshot()
         if over:
             listed = ", ".join(f"{task}: {metrics[task]:.4f}, not {at.reference[task]:.4f}" for task in over)
@@ -126,18 +126,18 @@ class Loop:
         alone = self.alone = at.alone.pop(0) if at.alone else None
         turns = self._rounds([alone] if alone is not None else at.active)
         take_averages(state.optimizer, self.network)
-        metrics, recovered = self._recover(self._evaluate())
+        metrics, recoveries = self._recover(self._evaluate())
         self.alone = None
         over = self._over(metrics)
-        self._record(turns, metrics, not over, recovered)
+        self._record(turns, metrics, not over, recoveries > 0)
         if over:
             self._go_back(over)
             if alone is None:
                 at.alone = [task for task in at.active if self._has_use_alone(task)]
         else:
             self._keep()
-            if recovered:
-                no_faster(at, turns)
+            if recoveries > 1:
+                shorten(at, turns)
             judged = set(self.tasks) if alone is None else {alone}
             speed_up(at, {task: calm for task, calm in self._calm(metrics, turns).items() if task in judged})
             if alone is None and idle_laps(at.steps) >= state.session.idle_laps:
@@ -195,24 +195,24 @@ class Loop:
 
     def _recover(
         self, metrics: dict[str, float], most: int = RECOVERIES, at_any_pace: bool = False
-    ) -> tuple[dict[str, float], bool]:
+    ) -> tuple[dict[str, float], int]:
         """Train a network that is over its budget, as long as it would get there at the pace that it has.
 
         Returns:
-            The metrics after that, and whether any training was needed.
+            The metrics after that, and how often ``recovery`` steps were needed.
         """
         missing = self._excess(metrics)
         if missing <= 0 or not self.settings.recovery:
-            return metrics, False
+            return metrics, 0
         for left in reversed(range(most)):
-            self._train(self.settings.recovery, "recovering")
+            self._train(self.settings.recovery, "recovering", schedule="cosine")
             take_averages(self.state.optimizer, self.network)
             metrics = self._evaluate()
             before, missing = missing, self._excess(metrics)
             hopeless = missing > left * (before - missing) and not at_any_pace
             if missing <= 0 or hopeless or not self._may_go_on():
                 break
-        return metrics, True
+        return metrics, most - left
 
     def _round(self, task: str, steps: int, trained: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pamerge.pruning.run_state import Position
 
 LONGEST_REACH = 4.0
-"""A lap has at most so many rounds of every task."""
+"""No task gets more rounds in a lap than this by doing well."""
 
 CALM_LAPS = 3
 """After so many laps in which a task has half of its budget left or more, its steps become larger."""
@@ -41,10 +41,10 @@ def speed_up(at: Position, calm: Mapping[str, bool]) -> None:
         at.calm[task] = at.calm.get(task, 0) + 1 if is_calm else 0
         if at.calm[task] >= CALM_LAPS:
             at.calm[task] = at.failures[task] = 0
-            at.reach[task] = min(LONGEST_REACH, 2 * at.reach[task])
+            at.reach[task] = max(at.reach[task], min(LONGEST_REACH, 2 * at.reach[task]))
             at.active = [name for name in at.reach if name == task or name in at.active]
 
 
-def no_faster(at: Position, tasks: Collection[str]) -> None:
-    """At most one round a lap for tasks that needed training to come back within their budgets."""
-    at.reach |= {task: min(1.0, at.reach[task]) for task in tasks}
+def shorten(at: Position, tasks: Collection[str]) -> None:
+    """Half as many rounds, but one at least, for tasks that needed long training to come back within their budgets."""
+    at.reach |= {task: min(at.reach[task], max(1.0, at.reach[task] / 2)) for task in tasks}

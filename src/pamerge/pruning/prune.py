@@ -49,6 +49,7 @@ def prune(
     checkpoint: str | os.PathLike[str] | None = None,
     target: float | None = None,
     fraction: float = 0.05,
+    rounds: int = 1,
     steps: int = 20,
     recovery: int = 100,
     final: int = 200,
@@ -95,8 +96,11 @@ def prune(
             end it returns the path at once. A log of JSON lines is written beside it, at ``<checkpoint>.log.jsonl``.
         target: Stop when the expected cost under the mix is at most this many FLOPs.
         fraction: The share of a subgraph's neurons that its turn removes.
-        steps: Training steps of a lap, divided among the turns of its tasks: before every removal there are some.
-        recovery: Training steps before a network that is over its budget is judged again.
+        rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures. Where
+            much can go, some rounds and a long ``recovery`` take less effort than many short laps, because what is
+            trained is small by then.
+        steps: Training steps of a round, divided among the turns of the tasks: before every removal there are some.
+        recovery: Training steps, with a falling rate, before a network that is over its budget is judged again.
         final: Training steps at the point that was kept.
         patience: How often a task may be over its budget before its subgraph is left alone, until it has recovered.
         laps: Stop after so many laps.
@@ -139,6 +143,7 @@ def prune(
         lr,
         freeze_batch_norm,
         round_to,
+        rounds,
     )
     path = None if checkpoint is None else Path(checkpoint)
     teachers = dict(teachers or {})

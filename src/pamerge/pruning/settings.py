@@ -35,6 +35,7 @@ class Settings:
     lr: float
     freeze_batch_norm: bool
     round_to: int = 1
+    rounds: int = 1
 
 
 def check_arguments(
@@ -76,7 +77,7 @@ def _check_numbers(settings: Settings) -> None:
         raise PamergeError(f"fraction={settings.fraction!r}; expected a share between 0 and 1, such as 0.03.")
     if not (isinstance(settings.lr, (int, float)) and 0 < settings.lr < math.inf):
         raise PamergeError(f"lr={settings.lr!r}; expected a number above 0.")
-    counts = {"steps": 0, "recovery": 0, "final": 0, "patience": 0, "laps": 1, "effort": 1, "round_to": 1}
+    counts = {"steps": 0, "recovery": 0, "final": 0, "patience": 0, "laps": 1, "effort": 1, "round_to": 1, "rounds": 1}
     for name, least in counts.items():
         value = getattr(settings, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
@@ -92,8 +93,9 @@ def identity_of(settings: Settings, **parts: Any) -> dict[str, Any]:
     unlike a ``repr``, that is the same in every process.
     """
     chosen = asdict(settings)
-    if settings.round_to == 1:  # so that checkpoints from before there was this setting stay good
-        del chosen["round_to"]
+    for name in ("round_to", "rounds"):
+        if chosen[name] == 1:  # so that checkpoints from before there was this setting stay good
+            del chosen[name]
     return {**chosen, **{name: _plain(value) for name, value in parts.items()}}
 
 
