@@ -22,7 +22,7 @@ from pamerge.experiments.metrics import expected_cost
 from pamerge.network.files import write_atomically
 
 RESULTS = Path(__file__).parents[1] / "results" / "levers.json"
-ZIPPING = {"steps": 30, "lr": 1e-3}
+ZIPPING = {"steps": 10, "lr": 1e-3}
 PAM = {"alpha": 0.2, "zip": 0.5, **ZIPPING}
 CONFIG = Config(
     name="levers",
@@ -35,7 +35,7 @@ CONFIG = Config(
     effort=5000,
     finetune=100,
     pretraining=Pretraining(common_epochs=16, epochs=3, lr=1e-3),
-    prune={"lr": 3e-4, "fraction": 0.1, "patience": 4},
+    prune={"lr": 1e-3, "fraction": 0.15, "rounds": 2, "recovery": 200, "patience": 4},
     batch_size=32,
 )
 
@@ -61,6 +61,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "importance not per FLOP": {"prune": {**CONFIG.prune, "per_flop": False}},
     'shared = "max"': {"pruners": (Choice("taylor", {"shared": "max"}),)},
     "5 % a round": {"prune": {**CONFIG.prune, "fraction": 0.05}},
+    "short laps": {"prune": {**CONFIG.prune, "fraction": 0.1, "rounds": 1, "recovery": 100}},
+    "long laps": {"prune": {**CONFIG.prune, "rounds": 4, "recovery": 400}},
     "no distillation": {"distill": 0.0},
 }
 

@@ -12,16 +12,13 @@ from torch import Tensor
 
 from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.averages import forget_averages, take_averages, update_averages
-from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.budget import is_over, losses, worst_excess
-from pamerge.pruning.freed import flops_freed, per_flop, that_free
 from pamerge.pruning.pace import set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps, idle_laps
-from pamerge.pruning.protocol import Scores
-from pamerge.pruning.ranking import expected_flops, lowest
-from pamerge.pruning.removal import Removal, candidates, take_out
-from pamerge.pruning.rounding import lowest_in_blocks
+from pamerge.pruning.ranking import expected_flops, subgraph_cost
+from pamerge.pruning.removal import Removal
 from pamerge.pruning.run_state import Ingredients, RunState
+from pamerge.pruning.turn import remove_least
 from pamerge.tasks import TaskSet, all_subsets
 from pamerge.training.evaluation import evaluate_batches
 from pamerge.training.optimizer import set_learning_rate
@@ -155,7 +152,7 @@ class Loop:
     def _has_use_alone(self, task: str) -> bool:
         """Whether a task could remove what a turn removes without taking anything from others."""
         saved = could_save_alone(self.network, self.state.places, task, self.of.mix, self.settings.remove)
-        return len(self.tasks) > 1 and saved >= self.settings.fraction * self._subgraph_cost(task)
+        return len(self.tasks) > 1 and saved >= self.settings.fraction * subgraph_cost(self.network, self.of.mix, task)
 
     def _rounds(self, tasks: list[str]) -> dict[str, Removal]:
         """As many rounds of each task as its reach says, the tasks in turn; more if they save next to nothing.
@@ -169,7 +166,8 @@ class Loop:
         planned = math.ceil(max(at.reach[task] for task in tasks))
         trained = steps * sum(math.ceil(at.reach[task]) for task in tasks)
         cost = expected_flops(self.network, self.of.mix)
-        enough = WORTHWHILE * min(self._fraction(task) * self._subgraph_cost(task) for task in tasks)
+        costs = {task: subgraph_cost(self.network, self.of.mix, task) for task in tasks}
+        enough = WORTHWHILE * min(self._fraction(task) * costs[task] for task in tasks)
         for number in range(max(planned, MOST_ROUNDS)):
             saved = cost - expected_flops(self.network, self.of.mix)
             if number and not self._may_go_on():
@@ -216,60 +214,16 @@ class Loop:
 
     def _round(self, task: str, steps: int, trained: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
-        state, settings = self.state, self.settings
+        state = self.state
         self._train(steps, "pruning", task, trained)
         state.at.task_batches += state.session.measure(task, state.feed)
         finished = TaskSet(self.network.tasks) - (set(state.at.active) if self.alone is None else {task})
-        scores = state.session.importance(task)
-        scores = candidates(self.network, state.places, scores, task, finished, settings.remove)
-        freed = flops_freed(self.network, self.of.mix, task if settings.remove == "task" else None)
-        scores = that_free(raised(scores, self.state.at.blame, task), freed)
-        left = state.session.quota(task, self._fraction(task), scores) if scores else 0
-        if left and settings.per_flop:
-            scores = per_flop(scores, freed)
-        least = expected_flops(self.network, self.of.mix) - self._fraction(task) * self._subgraph_cost(task)
-        least = max(least, settings.target or 0.0)
-        removed: dict[str, int] = {}
-        refused: set[tuple[str, int]] = set()
-        while left > 0:  # where neurons had to stay, the next ones in the ranking go instead
-            needed = expected_flops(self.network, self.of.mix) - least
-            present = self._present(scores, task, refused)
-            if settings.round_to > 1:
-                chosen = lowest_in_blocks(present, state.places.sets, left, settings.round_to, freed, needed)
-            else:
-                chosen = lowest(present, left, freed, needed)
-            if not chosen:
-                break
-            found, stayed = take_out(self.network, state.places, state.optimizer, chosen, task, settings.remove)
-            for name, number in found.items():
-                removed[name] = removed.get(name, 0) + number
-                left -= number
-            refused |= stayed
-            gone = {(name, neuron) for name, neurons in chosen.items() for neuron in neurons} - stayed
-            self.taken[task] += sorted(blame_key(task, name, neuron) for name, neuron in gone)
-            if not stayed:
-                break
-        return Removal(removed, len(refused))
-
-    def _subgraph_cost(self, task: str) -> float:
-        """What a task's subgraph costs under the mix."""
-        often = sum(share for tasks, share in self.of.mix.items() if task in tasks)
-        return often * self.network.flops(task)
+        removal, taken = remove_least(self.of, state, task, self._fraction(task), finished)
+        self.taken[task] += taken
+        return removal
 
     def _fraction(self, task: str) -> float:
         return self.settings.fraction * min(1.0, self.state.at.reach[task])
-
-    def _present(self, scores: Scores, task: str, refused: set[tuple[str, int]]) -> Scores:
-        """The neurons that are still there after removals, without those that have to stay."""
-        sets = self.state.places.sets
-        return {
-            name: {
-                neuron: value
-                for neuron, value in neurons.items()
-                if task in sets.get(name, {}).get(neuron, ()) and (name, neuron) not in refused
-            }
-            for name, neurons in scores.items()
-        }
 
     def _train(
         self,

@@ -96,3 +96,8 @@ def resolve_mix(mix: Mapping[Iterable[str] | str, float] | None, tasks: Iterable
 def expected_flops(network: MultitaskNetwork, mix: Mix) -> float:
     """The mean cost of an execution under a mix of task combinations."""
     return sum(share * network.flops(tasks) for tasks, share in mix.items() if share)
+
+
+def subgraph_cost(network: MultitaskNetwork, mix: Mix, task: str) -> float:
+    """What a task's subgraph costs under a mix of task combinations."""
+    return sum(share for tasks, share in mix.items() if task in tasks) * network.flops(task)
