@@ -107,6 +107,30 @@ def test_a_lap_alone_that_removes_nothing_is_not_the_end(monkeypatch):
     assert [bool(any(step.removed.values())) for step in path[1:]] == [True, False, False, True, True]
 
 
+def test_laps_alone_without_a_removal_do_not_count_as_idle_laps_of_all(monkeypatch):
+    class Waits:
+        def start(self, surroundings):
+            class Session(QuietSession):
+                idle_laps = 3
+                turns = 0
+
+                def importance(self, task):
+                    served = surroundings.places.served(task)
+                    return {name: dict.fromkeys(found, 1.0) for name, found in served.items()}
+
+                def quota(self, task, fraction, scores):
+                    self.turns += 1
+                    return int(self.turns == 1)
+
+            return Session()
+
+    seen = watched_laps(monkeypatch)
+    with pytest.warns(PamergeWarning, match="Nothing could be removed"):
+        _, path = pruned(monkeypatch, [FINE, BAD, FINE], pruner=Waits(), laps=20)
+    assert [bool(lap["alone"]) for lap in seen] == [False, True, True, False, False, False]
+    assert path.stopped == "nothing is left that could be removed"
+
+
 def test_who_shares_everything_never_goes_alone(monkeypatch):
     seen = watched_laps(monkeypatch)
     with pytest.warns(PamergeWarning, match="Nothing could be removed"):

@@ -76,15 +76,16 @@ def test_a_point_is_judged_after_recovery(monkeypatch):
     trained = []
     whole = Loop._train
 
-    def train(self, steps, stage, *rest, **options):
-        trained.append((stage, steps))
-        return whole(self, steps, stage, *rest, **options)
+    def train(self, steps, stage, *rest, schedule="constant", **options):
+        trained.append((stage, steps, schedule))
+        return whole(self, steps, stage, *rest, schedule=schedule, **options)
 
     monkeypatch.setattr(Loop, "_train", train)
     _, path = prune_within(0.1, laps=1, recovery=7)
     assert path[1].within
     assert path[1].recovered
-    assert trained == [("pruning", 2)] * 3 + [("recovering", 7), ("final fine-tuning", 10)]
+    falling = [("recovering", 7, "cosine"), ("final fine-tuning", 10, "cosine")]
+    assert trained == [("pruning", 2, "constant")] * 3 + falling
 
 
 @pytest.mark.parametrize("better", [True, False])

@@ -108,6 +108,12 @@ def test_a_checkpoint_of_another_call_is_refused(tmp_path):
         quickly(merged(), *data, **{**options, "pruner": Taylor()})
     with pytest.raises(PamergeError, match=r"belongs to another call \(fraction: 0.08 there, 0.5 here\)"):
         quickly(merged(), *data, **{**options, "fraction": 0.5})
+    with pytest.raises(PamergeError, match=r"belongs to another call \(rounds: 1 there, 2 here\)"):
+        quickly(merged(), *data, **options, rounds=2)
+    data, options = arguments(Magnitude(), checkpoint=tmp_path / "two", laps=1)
+    quickly(merged(), *data, **options, rounds=2)
+    with pytest.raises(PamergeError, match=r"belongs to another call \(rounds: 2 there, 1 here\)"):
+        quickly(merged(), *data, **options)
     with pytest.raises(PamergeError, match="belongs to another call"):
         quickly(merged(seed=4), *data, **options)
 

@@ -16,14 +16,16 @@ TASK = "shape"
 class OneByOne:
     """Removes one neuron a round, the last one first, and counts the rounds of each task."""
 
-    def __init__(self, removes: bool = True) -> None:
+    def __init__(self, removes: bool = True, idle_laps: int = 1) -> None:
         self.rounds: list[str] = []
-        self.removes = removes
+        self.removes, self.idle_laps = removes, idle_laps
 
     def start(self, surroundings):
         outer = self
 
         class Session(QuietSession):
+            idle_laps = outer.idle_laps
+
             def importance(self, task):
                 outer.rounds.append(task)
                 return {name: {n: -float(n) for n in found} for name, found in surroundings.places.served(task).items()}
@@ -63,11 +65,18 @@ def test_a_round_that_saves_enough_is_judged_at_once(fraction):
     assert rounds(pruner) == 1
 
 
-def test_a_pruner_that_removes_nothing_is_not_waited_for_without_end():
-    pruner = OneByOne(removes=False)
+@pytest.mark.parametrize(("idle_laps", "expected"), [(1, 1), (2, MOST_ROUNDS)])
+def test_only_a_pruner_that_may_wait_is_waited_for_and_not_without_end(idle_laps, expected):
+    pruner = OneByOne(removes=False, idle_laps=idle_laps)
     with pytest.warns(UserWarning, match="Nothing could be removed"):
         one_lap(pruner, fraction=0.4)
-    assert rounds(pruner) == MOST_ROUNDS
+    assert rounds(pruner) == expected
+
+
+def test_a_task_that_the_mix_never_runs_does_not_make_every_saving_enough():
+    pruner = OneByOne()
+    one_lap(pruner, fraction=0.4, mix={"shape+parts": 1.0})
+    assert rounds(pruner) > 1
 
 
 def test_no_round_more_when_the_target_is_reached_or_the_effort_spent():

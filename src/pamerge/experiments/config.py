@@ -74,9 +74,9 @@ class Problem1:
 
     Attributes:
         task: the task whose subgraph is pruned; the last one if it is left out.
-        laps: removals.
-        fraction: the share of the subgraph's neurons that each one removes.
-        steps: training steps on all tasks before each removal; none shows the effect of pruning alone.
+        laps: how often to remove something and look at the other tasks.
+        fraction: the share of the subgraph's neurons that a round of a lap removes.
+        steps: training steps on all tasks before each round; none shows the effect of pruning alone.
     """
 
     task: str | None = None

@@ -14,7 +14,7 @@ from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.averages import forget_averages, take_averages, update_averages
 from pamerge.pruning.budget import is_over, losses, worst_excess
 from pamerge.pruning.pace import set_off, shorten, slow_down, speed_up
-from pamerge.pruning.path import PruningPath, PruningStep, expected_laps, idle_laps
+from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
 from pamerge.pruning.ranking import expected_flops, subgraph_cost
 from pamerge.pruning.removal import Removal
 from pamerge.pruning.run_state import Ingredients, RunState
@@ -127,6 +127,10 @@ class Loop:
         self.alone = None
         over = self._over(metrics)
         self._record(turns, metrics, not over, recoveries > 0)
+        if over or any(turn.removed for turn in turns.values()):
+            at.idle = 0
+        elif alone is None:
+            at.idle += 1
         if over:
             self._go_back(over)
             if alone is None:
@@ -137,7 +141,7 @@ class Loop:
                 shorten(at, turns)
             judged = set(self.tasks) if alone is None else {alone}
             speed_up(at, {task: calm for task, calm in self._calm(metrics, turns).items() if task in judged})
-            if alone is None and idle_laps(at.steps) >= state.session.idle_laps:
+            if alone is None and at.idle >= state.session.idle_laps:
                 self._come_to_an_end("nothing is left that could be removed")
             if alone is not None and turns[alone].removed and self._has_use_alone(alone):
                 at.alone.append(alone)
@@ -167,18 +171,22 @@ class Loop:
         trained = steps * sum(math.ceil(at.reach[task]) for task in tasks)
         cost = expected_flops(self.network, self.of.mix)
         costs = {task: subgraph_cost(self.network, self.of.mix, task) for task in tasks}
-        enough = WORTHWHILE * min(self._fraction(task) * costs[task] for task in tasks)
+        may_save = [self._fraction(task) * costs[task] for task in tasks if costs[task]]
+        enough = WORTHWHILE * min(may_save, default=math.inf)
         for number in range(max(planned, MOST_ROUNDS)):
             saved = cost - expected_flops(self.network, self.of.mix)
-            if number and not self._may_go_on():
+            if number and (not self._may_go_on() or self._missing() <= 0):
                 break
-            if number >= planned and (saved >= enough or self._missing() <= 0):
+            if number >= planned and saved >= enough:
                 break
-            before = at.task_batches
+            before, idle = at.task_batches, True
             for task in [task for task in tasks if number < at.reach[task] or number >= planned]:
                 found = self._round(task, steps, trained)
                 turns[task] = turns[task] + found if task in turns else found
+                idle = idle and not found.removed
             at.round_cost = max(at.round_cost, at.task_batches - before)
+            if idle and self.state.session.idle_laps == 1:  # this pruner would have removed something if it could
+                break
         return turns
 
     def _may_go_on(self, after: int = 0) -> bool:
@@ -343,6 +351,7 @@ class Loop:
         else:
             state.restore(state.good)
         set_off(at, self.tasks, reach=0.5)
+        at.idle = 0
         at.stopped = ""
 
     def _blame(self, task: str) -> None:

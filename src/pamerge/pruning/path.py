@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import takewhile
 from typing import Any
 
 from pamerge.tasks import TaskSet
@@ -97,15 +96,6 @@ class PruningPath:
         for task, value in self.final.items():
             lines.append(f"  {task}: {value:.4f} (reference {self.reference[task]:.4f})")
         return "\n".join(lines)
-
-
-def idle_laps(steps: Sequence[PruningStep]) -> int:
-    """How many of the last laps were within the budget and removed nothing."""
-    return len(list(takewhile(_is_idle, reversed(steps))))
-
-
-def _is_idle(step: PruningStep) -> bool:
-    return step.within and step.lap > 0 and not any(step.removed.values())
 
 
 def expected_laps(steps: Sequence[PruningStep], cost: float, target: float | None, most: int | None) -> int | None:

@@ -89,7 +89,10 @@ class Session(Protocol):
 
     @property
     def idle_laps(self) -> int:
-        """After how many laps in a row without any removal there is nothing left to remove."""
+        """After how many laps of all tasks in a row without any removal there is nothing left to remove.
+
+        More than one lets a lap wait, for up to eight rounds, until there is something to remove.
+        """
         ...
 
     def hook(self) -> JunctionHook | None:

@@ -71,7 +71,7 @@ def prune(
     """Prune a multitask network in place; tensors shrink, the rest of the run gets faster.
 
     In a lap every task has its turn (A → B → C): some training steps on all tasks, then the least important neurons of
-    that task's subgraph are removed; and once more, if that saved next to nothing. After a lap the validation metrics
+    that task's subgraph are removed; and again, if that saved next to nothing. After a lap the validation metrics
     are compared with the budget. A network that is over it is trained a little more and judged again; if it is still
     over, everything goes back to the last good point, and the tasks that were over go on in steps of half the size,
     until they have failed too often. The others go on, sparing what finished tasks need. After a lap that failed, each

@@ -71,11 +71,12 @@ class Position:
         task_batches: Batches used for one task's loss.
         seconds: Time taken by earlier processes.
         active: The tasks whose subgraphs are still being pruned.
-        reach: How many rounds each task has in a lap; below one, one round that removes so much less.
+        reach: How many rounds each task has in a lap, at least; below one, one round that removes so much less.
         failures: How often each task was over its budget, with a reach of one or less.
         calm: For how many laps each task has been well within its budget.
         blame: How often a neuron was one of very few whose removal put its task over the budget.
         alone: The tasks whose laps alone come next, in this order.
+        idle: How many of the last laps of all tasks were within the budget and removed nothing.
         round_cost: The most task-batches that a round of all tasks took.
         reference: The metric of each task that its budget counts from.
         steps: The path so far.
@@ -92,6 +93,7 @@ class Position:
     calm: dict[str, int] = field(default_factory=dict)
     blame: dict[str, int] = field(default_factory=dict)
     alone: list[str] = field(default_factory=list)
+    idle: int = 0
     round_cost: int = 0
     reference: dict[str, float] = field(default_factory=dict)
     steps: list[PruningStep] = field(default_factory=list)

@@ -92,11 +92,7 @@ def identity_of(settings: Settings, **parts: Any) -> dict[str, Any]:
     Parts that are not JSON already (pruner, optimiser, objectives) are described by their names and plain values:
     unlike a ``repr``, that is the same in every process.
     """
-    chosen = asdict(settings)
-    for name in ("round_to", "rounds"):
-        if chosen[name] == 1:  # so that checkpoints from before there was this setting stay good
-            del chosen[name]
-    return {**chosen, **{name: _plain(value) for name, value in parts.items()}}
+    return {**asdict(settings), **{name: _plain(value) for name, value in parts.items()}}
 
 
 def _plain(value: Any) -> Any:
