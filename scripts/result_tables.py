@@ -3,7 +3,7 @@
     python scripts/result_tables.py            # makes them anew from results/
     python scripts/result_tables.py RUN …      # first copies the results of runs there
 
-A run is the folder of ``pamerge demo --seed SEED --out RUN`` (the README has seeds 0 to 4) or of ``pamerge run
+A run is the folder of ``pamerge demo --seed SEED --out RUN`` (the README has seeds 0 to 3) or of ``pamerge run
 configs/NAME.toml --out RUN``. Its results are kept in results/NAME, without what only the report shows. The paper's own
 numbers are in results/paper.json.
 """
