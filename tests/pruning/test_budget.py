@@ -321,12 +321,25 @@ def test_if_a_finished_task_is_over_those_still_pruned_are_to_blame(monkeypatch)
     assert len(path) == 3  # parts stops after the first lap, the others after the second
 
 
-def test_a_network_that_is_over_its_budget_at_entry_is_trained_first(monkeypatch):
-    scripted_metrics(monkeypatch, [{**FINE, "shape": 0.1}, {**FINE, "shape": 0.2}, FINE, FINE])
+def test_a_network_that_is_over_its_budget_at_entry_loses_neurons_before_it_is_trained(monkeypatch):
+    over = {**FINE, "shape": 0.1}
+    scripted_metrics(monkeypatch, [over, over, {**FINE, "shape": 0.2}, FINE, FINE])
     _, path = prune_within(0.05, reference=FINE, laps=1)
-    assert path[0].within
-    assert path[0].task_batches == 2 * 10 * 3
+    assert [step.within for step in path] == [False, True]
+    assert path[0].task_batches == 0
+    assert path[1].recovered
+    assert path[1].removed
     assert path.kept == 1
+
+
+def test_a_network_that_does_not_come_within_its_budget_without_some_neurons_is_trained_as_it_came(monkeypatch):
+    over = {**FINE, "shape": 0.1}
+    scripted_metrics(monkeypatch, [over, over, over, FINE, FINE])  # at entry, a lap, its recovery, the entry's recovery
+    _, path = prune_within(0.05, reference=FINE, laps=3)
+    assert [step.within for step in path] == [False, False, True, True]
+    assert path[2].flops == path[0].flops
+    assert not path[2].removed
+    assert path[3].removed
 
 
 def test_a_network_that_never_was_within_its_budget_is_said_so(monkeypatch):

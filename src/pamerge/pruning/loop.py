@@ -31,7 +31,7 @@ RECOVERIES = 4
 """A network that is over its budget gets at most so many times ``recovery`` training steps to come back."""
 
 FIRST_RECOVERIES = 16
-"""The same for the network at entry: a merge may need much training before it can be judged."""
+"""The same as long as none was within its budget: a merge may need much training before it can be judged."""
 
 FEW = 3
 """If a task is over its budget and no more neurons than this were removed from it, their scores rise."""
@@ -100,14 +100,9 @@ class Loop:
         set_off(at, tasks, reach=float(self.settings.rounds))
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
-        metrics, recoveries = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
-        over = self._over(metrics)
-        self._record({}, metrics, not over, recoveries > 0)
+        self._record({}, metrics, not self._over(metrics), recovered=False)
         self.state.good = self.state.snapshot()
-        if over:
-            listed = ", ".join(f"{task}: {metrics[task]:.4f}, not {at.reference[task]:.4f}" for task in over)
-            at.stopped = f"the network was over its budget before anything was removed ({listed})"
-        elif self._missing() <= 0:
+        if self._missing() <= 0:
             at.stopped = "the target was reached before anything was removed"
         elif not self._may_go_on():
             at.stopped = "the effort is spent"
@@ -116,14 +111,16 @@ class Loop:
     def _lap(self) -> None:
         """One or more rounds of every task that is still being pruned, then a look at the validation data.
 
-        When that fails, each task has a lap alone, and another one for as long as that goes well.
+        When that fails, each task has a lap alone, and another one for as long as that goes well. A network that is
+        over its budget at entry, such as a merge, loses neurons before it is trained: that is quicker when it is small.
         """
         state, at = self.state, self.state.at
+        judged_before = at.steps[at.kept].within
         at.lap += 1
         alone = self.alone = at.alone.pop(0) if at.alone else None
         turns = self._rounds([alone] if alone is not None else at.active)
         take_averages(state.optimizer, self.network)
-        metrics, recoveries = self._recover(self._evaluate())
+        metrics, recoveries = self._recover(self._evaluate(), RECOVERIES if judged_before else FIRST_RECOVERIES)
         self.alone = None
         over = self._over(metrics)
         self._record(turns, metrics, not over, recoveries > 0)
@@ -133,7 +130,9 @@ class Loop:
             at.idle += 1
         if over:
             self._go_back(over)
-            if alone is None:
+            if not judged_before:
+                self._recover_entry()
+            elif alone is None:
                 at.alone = [task for task in at.active if self._has_use_alone(task)]
         else:
             self._keep()
@@ -152,6 +151,22 @@ class Loop:
             at.stopped = at.stopped or "the effort is spent"
         if self.settings.laps is not None and at.lap >= self.settings.laps:
             at.stopped = at.stopped or f"{self.settings.laps} lap{'s' * (self.settings.laps > 1)} done"
+
+    def _recover_entry(self) -> None:
+        """Train the network as it came: without some neurons it did not get within its budget."""
+        at = self.state.at
+        metrics = dict(at.steps[0].metrics)
+        if self._may_go_on():
+            metrics, _ = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
+        over = self._over(metrics)
+        at.lap += 1
+        self._record({}, metrics, not over, recovered=True)
+        if over:
+            self.state.restore(self.state.good)
+            listed = ", ".join(f"{task}: {metrics[task]:.4f}, not {at.reference[task]:.4f}" for task in over)
+            at.stopped = f"the network was over its budget before anything was removed ({listed})"
+        else:
+            self._keep()
 
     def _has_use_alone(self, task: str) -> bool:
         """Whether a task could remove what a turn removes without taking anything from others."""
@@ -199,9 +214,7 @@ class Loop:
         training = (after + self.settings.recovery + self.settings.final) * len(self.tasks)
         return effort is None or at.task_batches + at.round_cost + training <= effort
 
-    def _recover(
-        self, metrics: dict[str, float], most: int = RECOVERIES, at_any_pace: bool = False
-    ) -> tuple[dict[str, float], int]:
+    def _recover(self, metrics: dict[str, float], most: int, at_any_pace: bool = False) -> tuple[dict[str, float], int]:
         """Train a network that is over its budget, as long as it would get there at the pace that it has.
 
         Returns:
