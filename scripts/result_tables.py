@@ -33,7 +33,9 @@ BASELINES = ("separate", "mtz")
 EXPERIMENTS = {
     "lenet5-fashion": ("LeNet-5, Fashion-MNIST canvases", "LeNet-5, Fashion-MNIST"),
     "vgg16-lfw-quarter": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
+    "vgg16-lfw-five-eighth": ("VGG-16 at an eighth of its width, LFW faces, five tasks", "VGG-16, LFW"),
     "resnet18-lfw-half": ("ResNet-18 at half of its width, LFW faces", "ResNet-18, CelebA"),
+    "resnet34-lfw-half": ("ResNet-34 at half of its width, LFW faces", "ResNet-34, CelebA"),
 }
 """The name of a configuration: what it is, and the paper's experiment that it stands beside."""
 PRUNERS = {"vib": "VIB (P1)", "taylor": "Taylor (P2)"}
@@ -149,7 +151,7 @@ def combinations_table() -> str:
 
 
 def costs_chart() -> str:
-    """An SVG, a panel for each experiment and pruner: what every combination costs, with a dot for each seed."""
+    """An SVG, a panel for each experiment and pruner: what combinations cost, with a dot for each seed."""
     from matplotlib.figure import Figure
 
     measured = list(_measured())
@@ -157,19 +159,33 @@ def costs_chart() -> str:
     for axes, (title, pruner, results, _) in zip(
         figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True
     ):
-        combinations = list(results[0]["schemes"]["pam"]["flops"])
+        shown = _in_a_chart(list(results[0]["schemes"]["pam"]["flops"]))
         for offset, (scheme, colour) in enumerate(COLOURS.items(), start=-1):
-            places = [index + 0.27 * offset for index in range(len(combinations))]
-            costs = [[r["schemes"][scheme]["flops"][tasks] / 1e6 for r in results] for tasks in combinations]
+            places = [index + 0.27 * offset for index in range(len(shown))]
+            costs = [
+                [statistics.fmean(r["schemes"][scheme]["flops"][tasks] for tasks in together) / 1e6 for r in results]
+                for together in shown.values()
+            ]
             axes.bar(places, [statistics.fmean(each) for each in costs], 0.25, color=colour, label=scheme)
             for place, each in zip(places, costs, strict=True):
                 axes.plot([place] * len(each), each, ".", color="black", markersize=3)
         axes.set_title(f"{title.replace(', ', chr(10))}\n{PRUNERS[pruner]}", fontsize=9)
-        axes.set_xticks(range(len(combinations)), combinations)
+        axes.set_xticks(range(len(shown)), shown)
         axes.set_ylabel("MFLOPs")
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(COLOURS), frameon=False)
     return svg(figure)
+
+
+def _in_a_chart(combinations: Sequence[str]) -> dict[str, list[str]]:
+    """Each combination for itself, or all those of as many tasks together if there are too many."""
+    if len(combinations) <= 7:
+        return {tasks: [tasks] for tasks in combinations}
+    found: dict[str, list[str]] = {}
+    for tasks in combinations:
+        number = tasks.count("+") + 1
+        found.setdefault(f"{number} task{'s' * (number > 1)}", []).append(tasks)
+    return found
 
 
 def fairness_table() -> str:
@@ -220,6 +236,16 @@ def _mflops(costs: Sequence[Mapping[str, float]]) -> list[str]:
     """The cost of each combination, and the expected one, over the seeds."""
     each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in costs[0]]
     return [*each, _spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")]
+
+
+def levers_table() -> str:
+    """A row for each choice that was changed: what every combination costs then, and how that compares."""
+    variants = json.loads((RESULTS / "levers.json").read_text())["variants"]
+    first = next(iter(variants.values()))
+    rows = [["", *(f"MFLOPs {tasks}" for tasks in first["flops"]), "expected", "÷ first row"]]
+    for name, found in variants.items():
+        rows.append([name, *_mflops([found["flops"]]), f"{found['expected'] / first['expected']:.2f}"])
+    return markdown(rows)
 
 
 def relatedness_table() -> str:
@@ -315,6 +341,7 @@ TABLES = {
     "combinations": combinations_table,
     "fairness": fairness_table,
     "tries": tries_table,
+    "levers": levers_table,
     "relatedness": relatedness_table,
     "inclusion": inclusion_table,
     "latency": latency_table,
