@@ -4,10 +4,12 @@
     python scripts/ablations.py --chart                               # only draws the chart again
 
 *Relatedness*: pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common; how many neurons of the last
-hidden layer are shared, for several α. Here α is in bits, as in the paper, and also a share of what the layer says, as
-in ``PAM``: shares of different totals cannot be compared from pair to pair. *Inclusion*: B asks for half of the
-attributes that A asks for; how many neurons of each layer are exclusive to A and to B. *α*: what the neurons that are
-taken first say about the other task, and what one task and both tasks cost after merging, before anything is pruned.
+hidden layer are shared, for several α. These networks start from a common training on the attributes that are in no
+pair: one that has seen them leaves in every network what it has learnt about the other label. Here α is in bits, as in
+the paper, and also a share of what the layer says, as in ``PAM``: shares of different totals cannot be compared from
+pair to pair. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons of each layer are
+exclusive to A and to B. *α*: what the neurons that are taken first say about the other task, and what one task and both
+tasks cost after merging, before anything is pruned.
 Networks are VGG-16 at an eighth of the width, started from one common training. Trained networks are kept in ``--out``,
 so that a run that was killed goes on.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import mean
@@ -66,8 +69,10 @@ def measure(data: Path, out: Path) -> dict[str, Any]:
     """All three studies."""
     splits = make_data(CONFIG.data, CONFIG.seeds[0], data)
     names = splits.train.names
+    pairs = related_pairs(splits)
+    others = [name for name in names if not any(name in pair for pair in pairs.values())]
     return {
-        "relatedness": [relatedness(pair, bits, data, out) for bits, pair in related_pairs(splits).items()],
+        "relatedness": [relatedness(pair, bits, others, data, out) for bits, pair in pairs.items()],
         "inclusion": inclusion({"A": names[:30], "B": names[:30:2]}, data, out),
         "alpha": impact_of_alpha({"A": names[:20], "B": names[20:]}, data, out),
         "torch": torch.__version__,
@@ -99,9 +104,9 @@ def common_bits(one: torch.Tensor, two: torch.Tensor) -> float:
     return entropy(joint.sum(0)) + entropy(joint.sum(1)) - entropy(joint)
 
 
-def relatedness(pair: tuple[str, str], bits: float, data: Path, out: Path) -> dict[str, Any]:
-    """Shared neurons of the last hidden layer."""
-    material, splits, accuracy = merged_material({"A": pair[:1], "B": pair[1:]}, data, out)
+def relatedness(pair: tuple[str, str], bits: float, others: Sequence[str], data: Path, out: Path) -> dict[str, Any]:
+    """Shared neurons of the last hidden layer, of networks that start from a training on other attributes."""
+    material, splits, accuracy = merged_material({"A": pair[:1], "B": pair[1:]}, data, out, others)
     labels = splits.train.labels.bool()
     columns = [splits.train.names.index(name) for name in pair]
     layer = PAM().traces(material).layers[-1]
@@ -162,10 +167,20 @@ def impact_of_alpha(tasks: Tasks, data: Path, out: Path) -> dict[str, Any]:
     return found
 
 
-def merged_material(tasks: Tasks, data: Path, out: Path) -> tuple[Material, Splits, dict[str, float]]:
-    """Networks for some tasks, ready to be merged, and their accuracy on test data."""
+def merged_material(
+    tasks: Tasks, data: Path, out: Path, common: Sequence[str] = ()
+) -> tuple[Material, Splits, dict[str, float]]:
+    """Networks for some tasks, ready to be merged, and their accuracy on test data.
+
+    Args:
+        tasks: the attributes of each task.
+        data: where the faces are.
+        out: where networks are kept.
+        common: the attributes of the common training, if not all.
+    """
     options = {**CONFIG.data.options, "tasks": {task: list(names) for task, names in tasks.items()}}
-    config = Config(**{**vars(CONFIG), "data": Choice("lfw", options)})
+    pretraining = replace(CONFIG.pretraining, common_labels=tuple(common))
+    config = replace(CONFIG, data=Choice("lfw", options), pretraining=pretraining)
     networks, splits = original_networks(config, out, data=data, watch=say)
     objectives = {task: MultiLabel() for task in tasks}
     accuracy = evaluate(dict(networks), splits.test.loader(500), objectives)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 from pamerge import PamergeError, PamergeWarning
 from pamerge.experiments import Choice, Config, Event, original_networks, run
@@ -149,6 +150,19 @@ def test_a_common_training_serves_every_division_into_tasks(tmp_path: Path) -> N
         original_networks(Config(**{**vars(CONFIG), **changed}), tmp_path, watch=watch)
     networks = [f"train the network of {task}" for task in ("A", "B", "low")]
     assert trained == ["train a common network", *networks]
+
+
+def test_a_common_training_may_be_on_other_labels(tmp_path: Path) -> None:
+    options = {"train": 100, "validation": 10, "test": 10, "tasks": {"low": ["0", "1"]}}
+    pretraining = Pretraining(epochs=1, common_epochs=1, common_labels=("2", "3", "4"))
+    config = Config(**{**vars(CONFIG), "data": Choice("digits", options), "pretraining": pretraining})
+    original_networks(config, tmp_path)
+    (common,) = (tmp_path / "stages").glob("common-*.safetensors")
+    outputs = [len(bias) for name, bias in load_file(common).items() if name.endswith("bias")]
+    assert outputs[-1] == 3
+    unknown = replace(config, pretraining=replace(pretraining, common_labels=("12",)))
+    with pytest.raises(PamergeError, match="'12'"):
+        original_networks(unknown, tmp_path)
 
 
 def test_a_mistake_in_a_scheme_is_said_before_anything_is_trained(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +60,18 @@ class Pretraining:
     Attributes:
         epochs: passes over the training data for each network.
         lr: the largest learning rate of a one-cycle schedule.
-        common_epochs: epochs of a common training on all labels, from which every network starts; 0 for none.
+        common_epochs: epochs of a common training, from which every network starts; 0 for none.
+        common_labels: the labels of the common training; none stands for all.
     """
 
     epochs: int = 10
     lr: float = 2e-3
     common_epochs: int = 0
+    common_labels: tuple[str, ...] = ()
+
+    def identity(self) -> dict[str, Any]:
+        """What stages depend on."""
+        return {name: value for name, value in asdict(self).items() if value != ()}
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def pretrained(
     networks = {task: _untrained(config, data, task, seed) for task in data.tasks}  # or mistakes in options
     common = None
     if settings.common_epochs:
-        everything = data.with_tasks({"all": data.names})
+        everything = data.with_tasks({"all": settings.common_labels or data.names})
         make = partial(_weights, config, everything, "all", settings.common_epochs, seed)
         common = _stored(store, "common", _common_basis(config, basis), make, "train a common network")
     for number, (task, network) in enumerate(networks.items()):
@@ -84,7 +84,7 @@ def _common_basis(config: Config, basis: Mapping[str, Any]) -> dict[str, Any]:
     """The common training does not depend on what comes after it, nor on how labels are divided among tasks."""
     options = {name: value for name, value in config.data.options.items() if name != "tasks"}
     pretraining = replace(config.pretraining, epochs=0)
-    return {**basis, "data": asdict(replace(config.data, options=options)), "pretraining": asdict(pretraining)}
+    return {**basis, "data": asdict(replace(config.data, options=options)), "pretraining": pretraining.identity()}
 
 
 def _untrained(config: Config, data: MultitaskDataset, task: str, seed: int) -> nn.Module:

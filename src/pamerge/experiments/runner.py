@@ -241,7 +241,7 @@ def _basis(config: Config, seed: int) -> dict[str, Any]:
     return {
         "data": asdict(config.data),
         "network": asdict(config.network),
-        "pretraining": asdict(config.pretraining),
+        "pretraining": config.pretraining.identity(),
         "batch_size": config.batch_size,
         "seed": seed,
     }
