@@ -6,8 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from pamerge.pruning.run_state import Position
 
+LARGEST_LAP = 0.3
+"""No task comes to remove more than about this share of its subgraph in a lap by doing well."""
+
 LONGEST_REACH = 4.0
-"""No task gets more rounds in a lap than this by doing well."""
+"""Nor does it get more rounds than this."""
 
 CALM_LAPS = 3
 """After so many laps in which a task has half of its budget left or more, its steps become larger."""
@@ -30,18 +33,20 @@ def slow_down(at: Position, tasks: Iterable[str], patience: int) -> None:
             at.active.remove(task)
 
 
-def speed_up(at: Position, calm: Mapping[str, bool]) -> None:
+def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:
     """Larger steps for a task that has been calm for some laps, even if it had stopped.
 
     Args:
         at: where the run is.
         calm: for each task that counts in this lap, whether it has half of its budget left or more.
+        fraction: what a round removes.
     """
+    longest = min(LONGEST_REACH, max(1.0, LARGEST_LAP / fraction))
     for task, is_calm in calm.items():
         at.calm[task] = at.calm.get(task, 0) + 1 if is_calm else 0
         if at.calm[task] >= CALM_LAPS:
             at.calm[task] = at.failures[task] = 0
-            at.reach[task] = max(at.reach[task], min(LONGEST_REACH, 2 * at.reach[task]))
+            at.reach[task] = max(at.reach[task], min(longest, 2 * at.reach[task]))
             at.active = [name for name in at.reach if name == task or name in at.active]
 
 
