@@ -3,8 +3,9 @@
     python scripts/levers.py --data FOLDER [--out runs/levers]   # measures: results/levers.json
 
 VGG-16 at an eighth of its width, two tasks of 20 attributes, networks from one common training; Taylor, one point. The
-first row is PAM as the experiments on faces have it. Separate networks and MTZ stand beside it. Finished stages are
-kept in ``--out``, so that a run that was killed goes on. ``python scripts/result_tables.py`` makes the table.
+first row is PAM as the experiments on faces have it. Separate networks and MTZ stand beside it; for these three also
+what task A loses when only B is pruned (the paper's Problem 1). Finished stages are kept in ``--out``, so that a run
+that was killed goes on. ``python scripts/result_tables.py`` makes the tables.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from study import arguments, say
 
-from pamerge.experiments import Choice, Config, Pretraining, run
+from pamerge.experiments import Choice, Config, Pretraining, Problem1, run
 from pamerge.experiments.metrics import expected_cost
 from pamerge.network.files import write_atomically
 
@@ -46,10 +47,11 @@ def pam(**changes: Any) -> dict[str, Any]:
     return {"schemes": (Choice("pam", options),)}
 
 
+PROBLEM1 = {"problem1": Problem1(task="B", laps=10, fraction=0.1)}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "PAM": {},
-    "separate": {"schemes": (Choice("separate", {}),)},
-    "MTZ": {"schemes": (Choice("mtz", ZIPPING),)},
+    "PAM": PROBLEM1,
+    "separate": {"schemes": (Choice("separate", {}),), **PROBLEM1},
+    "MTZ": {"schemes": (Choice("mtz", ZIPPING),), **PROBLEM1},
     "α = 0.05": pam(alpha=0.05),
     "α = 0.5": pam(alpha=0.5),
     "all shared": pam(alpha=-1),
@@ -75,8 +77,9 @@ def main() -> None:
         print(name, flush=True)
         (result,) = run(replace(CONFIG, **changes), given.out, data=given.data, watch=say)
         (scheme,) = result["schemes"].values()
-        kept = ("flops", "metric", "validation", "task_batches", "stopped")
-        found[name] = {key: scheme[key] for key in kept} | {"expected": expected_cost(scheme["flops"])}
+        kept = ("flops", "metric", "validation", "task_batches", "stopped", "problem1")
+        found[name] = {key: scheme[key] for key in kept if key in scheme}
+        found[name]["expected"] = expected_cost(scheme["flops"])
         print(json.dumps(found[name]), flush=True)
     content = {"effort": CONFIG.effort, "reference": result["reference"], "torch": torch.__version__, "variants": found}
     write_atomically(RESULTS, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

@@ -248,6 +248,17 @@ def levers_table() -> str:
     return markdown(rows)
 
 
+def problem1_table() -> str:
+    """A row for each removal from one task's subgraph: what it still costs, and what the other task still achieves."""
+    variants = json.loads((RESULTS / "levers.json").read_text())["variants"]
+    series = {name: found["problem1"]["series"] for name, found in variants.items() if "problem1" in found}
+    rows = [["removals", *(f"{name}: {what}" for name in series for what in ("MFLOPs B", "accuracy A"))]]
+    for number, steps in enumerate(zip(*series.values(), strict=False)):
+        cells = [(f"{step['flops']['B'] / 1e6:.1f}", f"{100 * step['metrics']['A']:.1f} %") for step in steps]
+        rows.append([str(number), *(cell for pair in cells for cell in pair)])
+    return markdown(rows)
+
+
 def relatedness_table() -> str:
     """A row for each pair of attributes: which share of the last hidden layer serves both, for every α in bits."""
     pairs = json.loads((RESULTS / "ablations.json").read_text())["relatedness"]
@@ -342,6 +353,7 @@ TABLES = {
     "fairness": fairness_table,
     "tries": tries_table,
     "levers": levers_table,
+    "problem 1": problem1_table,
     "relatedness": relatedness_table,
     "inclusion": inclusion_table,
     "latency": latency_table,
