@@ -9,7 +9,7 @@ pair: one that has seen them leaves in every network what it has learnt about th
 the paper, and also a share of what the layer says, as in ``PAM``: shares of different totals cannot be compared from
 pair to pair. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons of each layer are
 exclusive to A and to B. *α*: what the neurons that are taken first say about the other task, and what one task and both
-tasks cost after merging, before anything is pruned.
+tasks cost after merging, before anything is pruned. *Conditions*: those of Theorem 1, before regrouping and after it.
 Networks are VGG-16 at an eighth of the width, started from one common training. Trained networks are kept in ``--out``,
 so that a run that was killed goes on.
 """
@@ -31,7 +31,8 @@ from study import arguments, say, svg
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Pretraining, original_networks
 from pamerge.experiments.registry import make_data
-from pamerge.merging import PAM, Material, prepare
+from pamerge.information import network_conditions
+from pamerge.merging import PAM, Material, Separate, prepare
 from pamerge.network.files import write_atomically
 from pamerge.tasks import TaskSet
 from pamerge.training import MultiLabel, evaluate
@@ -43,6 +44,13 @@ BITS = (0.0, 0.1, 0.2, 0.5)
 BITS_ALLOWED = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 INCLUSION_ALPHAS = (0.02, 0.05, 0.1, 0.2)
+CONDITIONS = ("co_information", "private_a", "private_b", "misplaced_a", "misplaced_b", "relevant_a", "relevant_b")
+CONDITION_SCHEMES = {
+    "separate": Separate(),
+    "PAM, α = 0.2": PAM(alpha=0.2),
+    "PAM, α = 0.5": PAM(alpha=0.5),
+    "all shared": PAM(alpha=-1.0),
+}
 CONFIG = Config(
     name="ablations",
     data=Choice("lfw", {"quantile": 0.5}),
@@ -66,7 +74,7 @@ def main() -> None:
 
 
 def measure(data: Path, out: Path) -> dict[str, Any]:
-    """All three studies."""
+    """All studies."""
     splits = make_data(CONFIG.data, CONFIG.seeds[0], data)
     names = splits.train.names
     pairs = related_pairs(splits)
@@ -75,6 +83,7 @@ def measure(data: Path, out: Path) -> dict[str, Any]:
         "relatedness": [relatedness(pair, bits, others, data, out) for bits, pair in pairs.items()],
         "inclusion": inclusion({"A": names[:30], "B": names[:30:2]}, data, out),
         "alpha": impact_of_alpha({"A": names[:20], "B": names[20:]}, data, out),
+        "conditions": conditions({"A": names[:20], "B": names[20:]}, data, out),
         "torch": torch.__version__,
     }
 
@@ -164,6 +173,22 @@ def impact_of_alpha(tasks: Tasks, data: Path, out: Path) -> dict[str, Any]:
         "costs": costs,
     }
     print(json.dumps(found["costs"]), flush=True)
+    return found
+
+
+def conditions(tasks: Tasks, data: Path, out: Path) -> dict[str, Any]:
+    """What Theorem 1 wants to be zero, and what Theorem 2 wants to be small and large, in bits, on validation data."""
+    material, splits, _ = merged_material(tasks, data, out)
+    objectives = {task: MultiLabel() for task in tasks}
+    found: dict[str, Any] = {}
+    for name, scheme in CONDITION_SCHEMES.items():
+        layers = network_conditions(scheme.merge(material), splits.validation.loader(500), objectives)
+        pairs = {layer: of_layer.pair({"A"}, {"B"}) for layer, of_layer in layers.items()}
+        found[name] = {
+            layer: {"neurons": list(pair.neurons), **{what: getattr(pair, what) for what in CONDITIONS}}
+            for layer, pair in pairs.items()
+        }
+    print(json.dumps(found), flush=True)
     return found
 
 

@@ -82,7 +82,7 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
     networks = dict(list(everything.items())[:size])
     splits = splits.with_tasks({task: splits.train.tasks[task] for task in networks})
     objectives: dict[str, pamerge.Objective] = {task: pamerge.MultiLabel() for task in networks}
-    reference = pamerge.evaluate(networks, splits.validation.loader(500), objectives)
+    reference = pamerge.evaluate(networks, splits.validation.loader(100), objectives)
     start = time.perf_counter()
     network = pamerge.merge(
         networks, splits.train.loader(500), SCHEMES[scheme], objectives=objectives, train=batches(splits)
@@ -115,14 +115,14 @@ def shrink(
     teachers: Mapping[str, Remembered],
 ) -> list[pamerge.PruningPath]:
     """Fine-tune and prune; singles and all tasks together count alike, because 1,023 combinations are no mix."""
-    common: dict[str, Any] = {"seed": SEED, "progress": False, "teachers": teachers, "distill": 0.5, "lr": 3e-4}
+    common: dict[str, Any] = {"seed": SEED, "progress": False, "teachers": teachers, "distill": 0.5, "lr": 1e-3}
     pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, **common)
     mix = {task: 0.5 / len(objectives) for task in objectives} | {"+".join(objectives): 0.5}
     return [
         pamerge.prune(
             network,
             batches(splits),
-            splits.validation.loader(500),
+            splits.validation.loader(100),
             objectives,
             pruner=pamerge.Taylor(),
             tasks=part,
@@ -130,7 +130,9 @@ def shrink(
             reference=reference,
             mix=mix,
             effort=EFFORT_PER_TASK * len(part),
-            fraction=0.1,
+            fraction=0.15,
+            rounds=2,
+            recovery=200,
             patience=4,
             **common,
         )

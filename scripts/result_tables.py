@@ -277,6 +277,17 @@ def inclusion_table() -> str:
     return markdown(rows)
 
 
+def conditions_table() -> str:
+    """A row for each scheme: the conditions of Theorem 1 and what Theorem 2 is about, as means over the layers."""
+    head = ["I(A; B; Yᴬ; Yᴮ)", "I(M; Yᴬ \\| A, Yᴮ)", "I(M; Yᴮ \\| B, Yᴬ)"]
+    rows = [["scheme", *head, "I(A; Yᴮ)", "I(B; Yᴬ)", "I(A; Yᴬ)", "I(B; Yᴮ)"]]
+    names = ("co_information", "private_a", "private_b", "misplaced_a", "misplaced_b", "relevant_a", "relevant_b")
+    for scheme, layers in json.loads((RESULTS / "ablations.json").read_text())["conditions"].items():
+        means = [statistics.fmean(layer[name] for layer in layers.values()) for name in names]
+        rows.append([scheme, *(f"{value:.2f}" for value in means)])
+    return markdown(rows)
+
+
 def latency_table() -> str:
     """Gains in FLOPs and in time, of benchmarks/bench_latency.py."""
     found = json.loads((RESULTS / "benchmarks" / "latency.json").read_text())["rows"]
@@ -356,6 +367,7 @@ TABLES = {
     "problem 1": problem1_table,
     "relatedness": relatedness_table,
     "inclusion": inclusion_table,
+    "conditions": conditions_table,
     "latency": latency_table,
 }
 """What stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""
