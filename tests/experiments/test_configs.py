@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pamerge.experiments import read_config
-from pamerge.experiments.registry import make_pruner, make_scheme
+from pamerge.experiments.registry import DATA, NETWORKS, lookup, make_pruner, make_scheme
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 
@@ -16,6 +16,8 @@ CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.toml"))
 def test_an_experiment_is_valid(path: Path) -> None:
     config = read_config(path)
     assert config.name == path.stem
+    lookup(DATA, config.data, "data")
+    lookup(NETWORKS, config.network, "network")
     assert {choice.name for choice in config.schemes} >= {"separate", "pam"}
     for choice in config.schemes:
         for each in choice.tries():

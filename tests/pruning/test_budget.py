@@ -332,19 +332,60 @@ def test_a_network_that_is_over_its_budget_at_entry_loses_neurons_before_it_is_t
     assert path.kept == 1
 
 
-def test_a_network_that_does_not_come_within_its_budget_without_some_neurons_is_trained_as_it_came(monkeypatch):
+@pytest.mark.parametrize("patience", [0, 2])
+def test_a_network_that_does_not_come_within_its_budget_without_some_neurons_is_trained_as_it_came(
+    monkeypatch, patience
+):
     over = {**FINE, "shape": 0.1}
     scripted_metrics(monkeypatch, [over, over, over, FINE, FINE])  # at entry, a lap, its recovery, the entry's recovery
-    _, path = prune_within(0.05, reference=FINE, laps=3)
+    _, path = prune_within(0.05, reference=FINE, laps=2, patience=patience)
     assert [step.within for step in path] == [False, False, True, True]
     assert path[2].flops == path[0].flops
     assert not path[2].removed
     assert path[3].removed
 
 
+def test_what_long_training_of_a_merge_has_reached_is_kept_even_if_it_was_not_enough(monkeypatch):
+    over = {**FINE, "shape": 0.1}
+    better = {**FINE, "shape": 0.9}
+    scripted_metrics(monkeypatch, [over, over, over, *[better] * 20])
+    with pytest.warns(PamergeWarning, match=r"did not come within its budget \(shape: 0.9000, not 1.0000"):
+        _, path = prune_within(0.05, reference=FINE)
+    assert path.kept == 2
+    assert path[2].metrics == better
+    assert path[2].flops == path[0].flops
+
+
+def test_without_recoveries_the_nearest_to_the_budget_is_kept(monkeypatch):
+    over = {**FINE, "shape": 0.1}
+    better = {**FINE, "shape": 0.9}
+    scripted_metrics(monkeypatch, [over, better, better])
+    _, path = prune_within(0.05, reference=FINE, recovery=0)
+    assert path.kept == 1
+    assert path[1].removed
+    assert "did not come within its budget" in path.stopped
+
+
+def test_a_target_that_is_reached_at_entry_does_not_excuse_from_the_budget(monkeypatch):
+    scripted_metrics(monkeypatch, [{**FINE, "shape": 0.1}, {**FINE, "shape": 0.2}, FINE, FINE])
+    _, path = prune_within(0.05, reference=FINE, target=1e12)
+    assert [step.within for step in path] == [False, True]
+    assert path[1].task_batches == 2 * 10 * 3
+    assert path.stopped == "the target was reached before anything was removed"
+
+
+def test_rounds_are_not_halved_because_a_merge_needed_long_training(monkeypatch):
+    over = {**FINE, "shape": 0.1}
+    scripted_metrics(monkeypatch, [over, over, {**FINE, "shape": 0.6}, FINE, FINE, FINE])
+    _, path = prune_within(0.05, reference=FINE, laps=2, rounds=2)
+    rounds = path[2].task_batches - path[1].task_batches
+    _, shortened = prune_within(0.05, reference=FINE, laps=2, rounds=1)
+    assert rounds > shortened[2].task_batches - shortened[1].task_batches
+
+
 def test_a_network_that_never_was_within_its_budget_is_said_so(monkeypatch):
     scripted_metrics(monkeypatch, [{**FINE, "shape": 0.1}])
-    with pytest.warns(PamergeWarning, match=r"over its budget before anything was removed \(shape: 0.1000, not 1.0000"):
+    with pytest.warns(PamergeWarning, match=r"did not come within its budget \(shape: 0.1000, not 1.0000"):
         _, path = prune_within(0.05, reference=FINE)
     assert path.kept == 0
     assert not path[0].within

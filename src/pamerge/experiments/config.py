@@ -71,7 +71,7 @@ class Pretraining:
 
     def identity(self) -> dict[str, Any]:
         """What stages depend on."""
-        return {name: value for name, value in asdict(self).items() if value != ()}
+        return {name: value for name, value in asdict(self).items() if name != "common_labels" or value}
 
 
 @dataclass(frozen=True)

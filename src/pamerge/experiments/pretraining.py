@@ -1,4 +1,4 @@
-"""The original networks: one for each task, which may start from a common training on all labels.
+"""The original networks: one for each task, which may start from a common training on many labels.
 
 Every epoch leaves a checkpoint, so that a killed run trains the rest of its epochs and ends with the same weights.
 """

@@ -100,10 +100,13 @@ class Loop:
         set_off(at, tasks, reach=float(self.settings.rounds))
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
-        self._record({}, metrics, not self._over(metrics), recovered=False)
+        over = self._over(metrics)
+        self._record({}, metrics, not over, recovered=False)
         self.state.good = self.state.snapshot()
         if self._missing() <= 0:
-            at.stopped = "the target was reached before anything was removed"
+            if over:
+                self._train_as_it_came(metrics)
+            at.stopped = at.stopped or "the target was reached before anything was removed"
         elif not self._may_go_on():
             at.stopped = "the effort is spent"
         self.state.save(self.log.size())
@@ -120,19 +123,21 @@ class Loop:
         alone = self.alone = at.alone.pop(0) if at.alone else None
         turns = self._rounds([alone] if alone is not None else at.active)
         take_averages(state.optimizer, self.network)
-        metrics, recoveries = self._recover(self._evaluate(), RECOVERIES if judged_before else FIRST_RECOVERIES)
+        removed = any(turn.removed for turn in turns.values())
+        most = RECOVERIES if judged_before else FIRST_RECOVERIES
+        metrics, recoveries = self._recover(self._evaluate(), most, at_any_pace=not judged_before and not removed)
         self.alone = None
         over = self._over(metrics)
         self._record(turns, metrics, not over, recoveries > 0)
-        if over or any(turn.removed for turn in turns.values()):
+        if over or removed:
             at.idle = 0
         elif alone is None:
             at.idle += 1
-        if over:
+        if over and not judged_before:
+            self._train_as_it_came(metrics)
+        elif over:
             self._go_back(over)
-            if not judged_before:
-                self._recover_entry()
-            elif alone is None:
+            if alone is None:
                 at.alone = [task for task in at.active if self._has_use_alone(task)]
         else:
             self._keep()
@@ -153,21 +158,25 @@ class Loop:
         if self.settings.laps is not None and at.lap >= self.settings.laps:
             at.stopped = at.stopped or f"{self.settings.laps} lap{'s' * (self.settings.laps > 1)} done"
 
-    def _recover_entry(self) -> None:
-        """Train the network as it came: without some neurons it did not get within its budget."""
-        at = self.state.at
-        metrics = dict(at.steps[0].metrics)
-        if self._may_go_on():
-            metrics, _ = self._recover(metrics, FIRST_RECOVERIES, at_any_pace=True)
-        over = self._over(metrics)
-        at.lap += 1
-        self._record({}, metrics, not over, recovered=True)
-        if over:
+    def _train_as_it_came(self, metrics: Mapping[str, float]) -> None:
+        """Nothing was within its budget yet: train the network without removals, then take what is nearest to it.
+
+        Args:
+            metrics: of the network as it is now, after a lap that failed.
+        """
+        at, entry = self.state.at, self.state.at.steps[0].metrics
+        if self.settings.recovery and self._may_go_on():
             self.state.restore(self.state.good)
-            listed = ", ".join(f"{task}: {metrics[task]:.4f}, not {at.reference[task]:.4f}" for task in over)
-            at.stopped = f"the network was over its budget before anything was removed ({listed})"
-        else:
+            metrics, _ = self._recover(dict(entry), FIRST_RECOVERIES, at_any_pace=True)
+            self._record({}, dict(metrics), not self._over(metrics), recovered=True)
+        if self._excess(metrics) < self._excess(entry):
             self._keep()
+        else:
+            self.state.restore(self.state.good)
+        found = at.steps[at.kept].metrics
+        over = [f"{task}: {found[task]:.4f}, not {at.reference[task]:.4f}" for task in self._over(found)]
+        if over:
+            at.stopped = f"the network did not come within its budget ({', '.join(over)})"
 
     def _has_use_alone(self, task: str) -> bool:
         """Whether a task could remove what a turn removes without taking anything from others."""

@@ -41,7 +41,7 @@ def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:
         calm: for each task that counts in this lap, whether it has half of its budget left or more.
         fraction: what a round removes.
     """
-    longest = min(LONGEST_REACH, max(1.0, LARGEST_LAP / fraction))
+    longest = min(LONGEST_REACH, max(1.0, (LARGEST_LAP + 1e-9) // fraction))  # whole rounds
     for task, is_calm in calm.items():
         at.calm[task] = at.calm.get(task, 0) + 1 if is_calm else 0
         if at.calm[task] >= CALM_LAPS:

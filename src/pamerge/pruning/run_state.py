@@ -80,7 +80,7 @@ class Position:
         round_cost: The most task-batches that a round of all tasks took.
         reference: The metric of each task that its budget counts from.
         steps: The path so far.
-        kept: Index of the last point within the budget.
+        kept: Index of the last point within the budget; until there is one, of the network at entry.
         stopped: Why pruning is over; empty while it goes on.
     """
 
@@ -128,7 +128,7 @@ class RunState:
         feed: The training batches.
         at: How far the run is.
         watch: What it knows about divergence.
-        good: The last point within the budget. Whenever a checkpoint is written, that is where the network is.
+        good: The point that is kept. Whenever a checkpoint is written, that is where the network is.
     """
 
     optimizer: Optimizer
