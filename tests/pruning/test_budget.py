@@ -360,7 +360,8 @@ def test_without_recoveries_the_nearest_to_the_budget_is_kept(monkeypatch):
     over = {**FINE, "shape": 0.1}
     better = {**FINE, "shape": 0.9}
     scripted_metrics(monkeypatch, [over, better, better])
-    _, path = prune_within(0.05, reference=FINE, recovery=0)
+    with pytest.warns(PamergeWarning, match="The network is over its budget: the network did not come"):
+        _, path = prune_within(0.05, reference=FINE, recovery=0)
     assert path.kept == 1
     assert path[1].removed
     assert "did not come within its budget" in path.stopped

@@ -123,7 +123,7 @@ def prune(
         progress: Show progress, as a table in a terminal and as plain lines elsewhere.
 
     Warns:
-        PamergeWarning: Nothing could be removed.
+        PamergeWarning: Nothing could be removed, or the network never was within its budget.
 
     Raises:
         PamergeError: Something is wrong with the data or the arguments; said before any training starts.
@@ -204,9 +204,11 @@ def prune(
                 result = Loop(ingredients, display, log).run()
             finally:
                 network.eval()
-    if result.flops == result.steps[0].flops and "target was reached" not in result.stopped:
+    nothing = result.flops == result.steps[0].flops and "target was reached" not in result.stopped
+    if nothing or not result[result.kept].within:
+        problem = "Nothing could be removed" if nothing else "The network is over its budget"
         warnings.warn(
-            f"Nothing could be removed: {result.stopped}. Allow a larger max_drop, fine-tune the network first, or "
+            f"{problem}: {result.stopped}. Allow a larger max_drop, fine-tune the network first, or "
             "train for longer between removals (steps=, recovery=).",
             PamergeWarning,
             stacklevel=2,
