@@ -26,7 +26,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from study import arguments, say, svg
+from study import CONDITIONS, arguments, say, svg
 
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Pretraining, original_networks
@@ -44,7 +44,6 @@ BITS = (0.0, 0.1, 0.2, 0.5)
 BITS_ALLOWED = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 INCLUSION_ALPHAS = (0.02, 0.05, 0.1, 0.2)
-CONDITIONS = ("co_information", "private_a", "private_b", "misplaced_a", "misplaced_b", "relevant_a", "relevant_b")
 CONDITION_SCHEMES = {
     "separate": Separate(),
     "PAM, α = 0.2": PAM(alpha=0.2),

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from study import svg
+from study import CONDITIONS, svg
 
 from pamerge.cli.show import print_table
 from pamerge.experiments.metrics import expected_cost, gain
@@ -282,9 +282,8 @@ def conditions_table() -> str:
     """A row for each scheme: the conditions of Theorem 1 and what Theorem 2 is about, as means over the layers."""
     head = ["I(A; B; Yᴬ; Yᴮ)", "I(M; Yᴬ \\| A, Yᴮ)", "I(M; Yᴮ \\| B, Yᴬ)"]
     rows = [["scheme", *head, "I(A; Yᴮ)", "I(B; Yᴬ)", "I(A; Yᴬ)", "I(B; Yᴮ)"]]
-    names = ("co_information", "private_a", "private_b", "misplaced_a", "misplaced_b", "relevant_a", "relevant_b")
     for scheme, layers in json.loads((RESULTS / "ablations.json").read_text())["conditions"].items():
-        means = [statistics.fmean(layer[name] for layer in layers.values()) for name in names]
+        means = [statistics.fmean(layer[name] for layer in layers.values()) for name in CONDITIONS]
         rows.append([scheme, *(f"{value:.2f}" for value in means)])
     return markdown(rows)
 

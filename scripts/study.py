@@ -12,6 +12,9 @@ from pamerge.experiments import Event
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+CONDITIONS = ("co_information", "private_a", "private_b", "misplaced_a", "misplaced_b", "relevant_a", "relevant_b")
+"""What Theorem 1 wants to be zero, and Theorem 2 small and large: attributes of a pair of ``network_conditions``."""
+
 
 def arguments(description: str | None, name: str, *, chart: bool = True) -> argparse.Namespace:
     """``--data`` and ``--out`` to measure, or ``--chart`` to draw again what was measured, if there is a chart."""

@@ -19,6 +19,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from study import CONDITIONS
 from torch import nn
 
 import pamerge
@@ -43,7 +44,6 @@ SCHEMES = {
 }
 SEEDS = (0, 1, 2)
 SETTINGS = {"train": 4000, "measure": 8000, "test": 2000, "epochs": 15, "batch": 64, "lr": 1e-3, "finetune_epochs": 5}
-CONDITIONS = ("co_information", "private_a", "private_b", "misplaced_a", "misplaced_b", "relevant_a", "relevant_b")
 OBJECTIVES = {task: pamerge.MultiLabel() for task in TASKS}
 
 

@@ -124,6 +124,12 @@ def test_vgg_drops_out_only_in_training() -> None:
     assert torch.equal(network(x), network(x))
 
 
+def test_vgg_without_dropout_is_the_same_in_training_and_has_no_such_layers() -> None:
+    network, x = vgg16(2, width=0.125, fc=8, dropout=0.0), torch.randn(2, 3, 72, 72)
+    assert torch.equal(network(x), network(x))
+    assert not any(isinstance(module, nn.Dropout) for module in network.modules())
+
+
 def test_batch_norm_follows_each_convolution_which_then_has_no_bias() -> None:
     network = vgg16(2, width=0.125, fc=8, batch_norm=True)
     convs = [m for m in network.modules() if isinstance(m, nn.Conv2d)]
@@ -149,6 +155,7 @@ def test_batch_norm_follows_each_convolution_which_then_has_no_bias() -> None:
         (lambda: vgg16(True), r"outputs must be an integer of at least 1, got True"),
         (lambda: vgg16(5, fc=0), r"fc must be an integer of at least 1, got 0"),
         (lambda: vgg16(5, width=0), r"width must be a positive number .* got 0"),
+        (lambda: vgg16(5, dropout=1.0), r"dropout must be a share from 0 to below 1, got 1\.0"),
         (
             lambda: vgg16(5, input_size=(3, 31, 72)),
             r"input_size \(3, 31, 72\) is too small.*5 times.*at least 32",

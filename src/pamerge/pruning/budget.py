@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from pamerge.training import Objective
 
@@ -35,3 +36,31 @@ def worst_excess(lost: Mapping[str, float], max_drop: float | None) -> float:
         return 0.0
     over = [excess for excess in (value - max_drop for value in lost.values()) if is_over(excess)]
     return next((excess for excess in over if math.isnan(excess)), max(over, default=0.0))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The budget of a run.
+
+    Attributes:
+        max_drop: How much each task may lose; None for no budget.
+        reference: The metrics that losses count from.
+        objectives: Say which direction is better.
+    """
+
+    max_drop: float | None
+    reference: Mapping[str, float]
+    objectives: Mapping[str, Objective]
+
+    def excesses(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """How much more each task has lost than it may."""
+        lost, most = losses(metrics, self.reference, self.objectives), self.max_drop
+        return {task: -math.inf if most is None else value - most for task, value in lost.items()}
+
+    def over(self, metrics: Mapping[str, float]) -> list[str]:
+        """The tasks that have lost more than they may."""
+        return [task for task, excess in self.excesses(metrics).items() if is_over(excess)]
+
+    def worst(self, metrics: Mapping[str, float]) -> float:
+        """By how much the worst task is over the budget; 0 if all are within it."""
+        return worst_excess(losses(metrics, self.reference, self.objectives), self.max_drop)

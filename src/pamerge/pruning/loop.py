@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.averages import forget_averages, take_averages, update_averages
-from pamerge.pruning.budget import is_over, losses, worst_excess
+from pamerge.pruning.budget import Budget
 from pamerge.pruning.pace import set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
 from pamerge.pruning.ranking import expected_flops, subgraph_cost
@@ -22,7 +22,7 @@ from pamerge.pruning.turn import remove_least
 from pamerge.tasks import TaskSet, all_subsets
 from pamerge.training.evaluation import evaluate_batches
 from pamerge.training.optimizer import set_learning_rate
-from pamerge.training.processes import average_statistics, sum_over_processes
+from pamerge.training.processes import average_statistics, sum_gradients
 from pamerge.training.progress import Display, Log
 from pamerge.training.run_state import STARTING_WEIGHTS, find_checkpoint
 from pamerge.training.steps import compute_gradients, set_training_mode
@@ -100,7 +100,7 @@ class Loop:
         set_off(at, tasks, reach=float(self.settings.rounds))
         self.log.cut(0)
         self.log.write("start", tasks=list(tasks), **self.of.identity)
-        over = self._over(metrics)
+        over = self._budget.over(metrics)
         self._record({}, metrics, not over, recovered=False)
         self.state.good = self.state.snapshot()
         if self._missing() <= 0:
@@ -127,7 +127,7 @@ class Loop:
         most = RECOVERIES if judged_before else FIRST_RECOVERIES
         metrics, recoveries = self._recover(self._evaluate(), most, at_any_pace=not judged_before and not removed)
         self.alone = None
-        over = self._over(metrics)
+        over = self._budget.over(metrics)
         self._record(turns, metrics, not over, recoveries > 0)
         if over or removed:
             at.idle = 0
@@ -168,13 +168,13 @@ class Loop:
         if self.settings.recovery and self._may_go_on():
             self.state.restore(self.state.good)
             metrics, _ = self._recover(dict(entry), FIRST_RECOVERIES, at_any_pace=True)
-            self._record({}, dict(metrics), not self._over(metrics), recovered=True)
-        if self._excess(metrics) < self._excess(entry):
+            self._record({}, dict(metrics), not self._budget.over(metrics), recovered=True)
+        if self._budget.worst(metrics) < self._budget.worst(entry):
             self._keep()
         else:
             self.state.restore(self.state.good)
         found = at.steps[at.kept].metrics
-        over = [f"{task}: {found[task]:.4f}, not {at.reference[task]:.4f}" for task in self._over(found)]
+        over = [f"{task}: {found[task]:.4f}, not {at.reference[task]:.4f}" for task in self._budget.over(found)]
         if over:
             at.stopped = f"the network did not come within its budget ({', '.join(over)})"
 
@@ -230,14 +230,14 @@ class Loop:
         Returns:
             The metrics after that, and how often ``recovery`` steps were needed.
         """
-        missing = self._excess(metrics)
+        missing = self._budget.worst(metrics)
         if missing <= 0 or not self.settings.recovery:
             return metrics, 0
         for left in reversed(range(most)):
             self._train(self.settings.recovery, "recovering", schedule="cosine")
             take_averages(self.state.optimizer, self.network)
             metrics = self._evaluate()
-            before, missing = missing, self._excess(metrics)
+            before, missing = missing, self._budget.worst(metrics)
             hopeless = missing > left * (before - missing) and not at_any_pace
             if missing <= 0 or hopeless or not self._may_go_on():
                 break
@@ -297,7 +297,7 @@ class Loop:
         )
         if task is not None and of.fabric.world_size > 1:
             own = [parameter for group in state.session.parameters() for parameter in group["params"]]
-            _sum_gradients(own, self)
+            sum_gradients(own, of.fabric)
         state.watch.check(state.at.task_batches, result.losses)
         if result.losses:
             of.fabric.strategy.optimizer_step(state.optimizer)
@@ -312,21 +312,9 @@ class Loop:
 
     # -- the budget ------------------------------------------------------------------------------------------------
 
-    def _over(self, metrics: Mapping[str, float]) -> list[str]:
-        """The tasks that have lost more than they may."""
-        return [task for task, excess in self._excesses(metrics).items() if is_over(excess)]
-
-    def _excess(self, metrics: Mapping[str, float]) -> float:
-        """How much more the worst task has lost than it may."""
-        return worst_excess(self._losses(metrics), self.settings.max_drop)
-
-    def _excesses(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """How much more each task has lost than it may."""
-        most = self.settings.max_drop
-        return {task: -math.inf if most is None else lost - most for task, lost in self._losses(metrics).items()}
-
-    def _losses(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        return losses(metrics, self.state.at.reference, self.of.train.objectives)
+    @property
+    def _budget(self) -> Budget:
+        return Budget(self.settings.max_drop, self.state.at.reference, self.of.train.objectives)
 
     def _missing(self) -> float:
         """How many operations are still above the target; infinite without one."""
@@ -365,7 +353,7 @@ class Loop:
         state, at = self.state, self.state.at
         self._train(self.settings.final, "training", schedule="cosine")
         metrics = self._evaluate()
-        after, before = (max(self._excesses(found).values()) for found in (metrics, at.steps[at.kept].metrics))
+        after, before = (max(self._budget.excesses(found).values()) for found in (metrics, at.steps[at.kept].metrics))
         if after < before:
             at.lap += 1
             self._record({}, metrics, within=True, recovered=True)
@@ -395,7 +383,7 @@ class Loop:
             return {}
         return {
             task: excess <= -most / 2
-            for task, excess in self._excesses(metrics).items()
+            for task, excess in self._budget.excesses(metrics).items()
             if task not in turns or turns[task].removed
         }
 
@@ -406,7 +394,7 @@ class Loop:
         if self.settings.final:
             self._train(self.settings.final, "final fine-tuning", schedule="cosine")
             after = self._evaluate()
-            if self._over(after) and not self._over(metrics):
+            if self._budget.over(after) and not self._budget.over(metrics):
                 state.restore(state.good)
             else:
                 metrics = after
@@ -445,11 +433,3 @@ class Loop:
         cost = expected_flops(self.network, self.of.mix)
         self.display.total = expected_laps(at.steps, cost, self.settings.target, self.settings.laps)
         self.display.update(at.lap, metrics=metrics, flops={task: step.flops[task] for task in self.tasks})
-
-
-def _sum_gradients(parameters: list[Tensor], loop: Loop) -> None:
-    """Sum the gradients of a pruner's own parameters over the processes; the loop's network has done so already."""
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = parameter.new_zeros(parameter.shape)
-    sum_over_processes([parameter.grad for parameter in parameters if parameter.grad is not None], loop.of.fabric)

@@ -152,3 +152,13 @@ def average_statistics(module: nn.Module, fabric: Fabric) -> None:
     sum_over_processes(statistics, fabric)
     for buffer in statistics:
         buffer.div_(fabric.world_size)
+
+
+def sum_gradients(parameters: Iterable[Tensor], fabric: Fabric) -> None:
+    """Sum the gradients of parameters that the network does not have, such as a pruner's own, over the processes."""
+    found = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = parameter.new_zeros(parameter.shape)
+        found.append(parameter.grad)
+    sum_over_processes(found, fabric)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from pamerge.errors import PamergeError
 from pamerge.zoo._build import check_count, check_input_size, check_width, initialise, scaled
 
 Stages = Sequence[Sequence[int]]
@@ -27,10 +28,13 @@ class VGG(nn.Module):
         width: float = 1.0,
         fc: int = 512,
         batch_norm: bool = False,
+        dropout: float = 0.5,
         input_size: tuple[int, int, int] = (3, 72, 72),
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        if not 0 <= dropout < 1:
+            raise PamergeError(f"dropout must be a share from 0 to below 1, got {dropout!r}.")
         outputs, fc, width = check_count("outputs", outputs), check_count("fc", fc), check_width(width)
         channels, rows, columns = check_input_size(input_size, halvings=len(stages))
         self.features = nn.Sequential()
@@ -51,10 +55,12 @@ class VGG(nn.Module):
         self.classifier = nn.Sequential()
         self.classifier.add_module("fc6", nn.Linear(channels * rows * columns, fc))
         self.classifier.add_module("relu6", nn.ReLU())
-        self.classifier.add_module("dropout6", nn.Dropout(0.5))
+        if dropout:
+            self.classifier.add_module("dropout6", nn.Dropout(dropout))
         self.classifier.add_module("fc7", nn.Linear(fc, fc))
         self.classifier.add_module("relu7", nn.ReLU())
-        self.classifier.add_module("dropout7", nn.Dropout(0.5))
+        if dropout:
+            self.classifier.add_module("dropout7", nn.Dropout(dropout))
         self.classifier.add_module("fc8", output)
         initialise(self, output, generator)
 
@@ -71,11 +77,12 @@ def vgg16(
     batch_norm: bool = False,
     input_size: tuple[int, int, int] = (3, 72, 72),
     *,
+    dropout: float = 0.5,
     generator: torch.Generator | None = None,
 ) -> VGG:
     """VGG-16: thirteen 3×3 convolutions in five stages, fc ``fc``, fc ``fc``, fc ``outputs``.
 
-    ReLU follows every layer but the last, dropout 0.5 both hidden fully connected layers. On 3×72×72 images
+    ReLU follows every layer but the last, dropout both hidden fully connected layers. On 3×72×72 images
     it costs 3,112,200,684 FLOPs with ``fc=512`` and 20 outputs, and 3,110,120,433 with ``fc=128`` and 15
     outputs: the paper's numbers for CelebA and LFW.
 
@@ -85,9 +92,20 @@ def vgg16(
         fc: Neurons of each hidden fully connected layer.
         batch_norm: Whether batch norm follows each convolution.
         input_size: (channels, height, width) of an image; at least 32 × 32.
+        dropout: Share of the hidden fully connected neurons that is left out in training. Narrow layers, and few
+            epochs, are better off with 0.
         generator: Source of the initial weights; torch's default one if ``None``.
 
     >>> vgg16(20, width=0.125)(torch.zeros(2, 3, 72, 72)).shape
     torch.Size([2, 20])
     """
-    return VGG(VGG16, outputs, width=width, fc=fc, batch_norm=batch_norm, input_size=input_size, generator=generator)
+    return VGG(
+        VGG16,
+        outputs,
+        width=width,
+        fc=fc,
+        batch_norm=batch_norm,
+        dropout=dropout,
+        input_size=input_size,
+        generator=generator,
+    )
