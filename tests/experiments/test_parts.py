@@ -10,6 +10,7 @@ from training.small import INPUT, OBJECTIVES, original
 import pamerge
 from pamerge import Assigned
 from pamerge.experiments import Choice, Config, run
+from pamerge.pruning.budget import Budget
 from pamerge.pruning.loop import Loop
 from pamerge.pruning.parts import independent_parts
 
@@ -41,7 +42,7 @@ def test_tasks_that_share_neurons_directly_or_not_are_one_part(groups, parts):
 
 @pytest.mark.filterwarnings("ignore:Nothing could be removed")
 def test_a_task_that_fails_does_not_send_the_other_one_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(Loop, "_excesses", lambda self, metrics: {task: float(task == "A") for task in metrics})
+    monkeypatch.setattr(Budget, "excesses", lambda self, metrics: {task: float(task == "A") for task in metrics})
     (result,) = run(SEPARATE, tmp_path)
     flops, original = result["schemes"]["separate"]["flops"], result["original_flops"]
     assert flops["A"] == original["A"]

@@ -10,7 +10,7 @@ from training.small import OBJECTIVES, batches, merged
 
 from pamerge import PamergeWarning
 from pamerge.pruning import Magnitude, QuietSession, Taylor, prune
-from pamerge.pruning.budget import worst_excess
+from pamerge.pruning.budget import Budget, worst_excess
 from pamerge.pruning.loop import Loop
 from pamerge.training import evaluate
 
@@ -102,7 +102,7 @@ def test_effort_that_is_left_when_all_have_failed_is_used_to_train_and_try_again
             weights.append({name: tensor.clone() for name, tensor in self.network.state_dict().items()})
 
     monkeypatch.setattr(Loop, "_train", train)
-    monkeypatch.setattr(Loop, "_over", lambda self, metrics: list(FINE) if metrics["parts"] < 0.5 else [])
+    monkeypatch.setattr(Budget, "over", lambda self, metrics: list(FINE) if metrics["parts"] < 0.5 else [])
     good = []
     monkeypatch.setattr(
         "pamerge.pruning.run_state.RunState.save",
@@ -122,7 +122,7 @@ def test_effort_that_is_left_when_all_have_failed_is_used_to_train_and_try_again
 
 def test_without_a_limit_of_effort_pruning_ends_when_all_have_failed(monkeypatch):
     scripted_metrics(monkeypatch, [FINE, {**FINE, "parts": 0.2}])
-    monkeypatch.setattr(Loop, "_over", lambda self, metrics: list(FINE) if metrics["parts"] < 0.5 else [])
+    monkeypatch.setattr(Budget, "over", lambda self, metrics: list(FINE) if metrics["parts"] < 0.5 else [])
     _, path = _warned(0.1, patience=0, recovery=0)
     assert path.stopped == "the budget is spent"
     assert len(path) == 2
