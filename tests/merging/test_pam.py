@@ -52,6 +52,14 @@ def test_every_architecture_can_be_regrouped(name: str, count: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")
+def test_a_trunk_is_shared_whatever_alpha_and_what_is_above_it_is_not() -> None:
+    network = PAM(alpha=1.0, trunk=0.5).merge(with_labels("lenet5", 2))
+    sets = [set(junction.groups) for junction in network.junctions.values() if not junction.fixed]
+    both, alone = {TaskSet({"A", "B"})}, {TaskSet({"A"}), TaskSet({"B"})}
+    assert sets == [both, both, alone, alone]
+
+
+@pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")
 @pytest.mark.parametrize(
     ("name", "count"), [("lenet5", 2), ("small_resnet", 3), ("densenet", 2), ("vgg11 and vgg16", 2)]
 )
@@ -190,6 +198,7 @@ def test_tasks_may_have_different_data_sets() -> None:
     [
         (PAM(alpha={"conv1": 0.1}), "alpha has values for 'conv1'; expected one for each of: conv1, conv2, fc3, fc4"),
         (PAM(streams="both"), "streams='both'; expected 'block' or 'tied'"),
+        (PAM(trunk=1.5), "trunk=1.5; expected a share of the layers from 0 to 1"),
         (PAM(samples=1), "samples=1; expected at least 2"),
         (PAM(pool=0), "pool=0; expected 1"),
         (PAM(overlap="x"), "overlap='x'; expected one of"),

@@ -179,10 +179,11 @@ def test_whoever_is_over_goes_in_smaller_steps_and_then_stops_while_the_others_g
     network = merged()
     path = quickly(network, TRAIN, VALIDATION, OBJECTIVES, pruner=Watching(), max_drop=0.1, patience=1, fraction=0.2,
                    laps=4)  # fmt: skip
-    assert [task for task, _, _ in turns] == ["shape", "parts", "size"] * 2 + ["shape", "size"] * 2
-    assert [f for task, f in fractions if task == "parts"] == [0.2, 0.1]
-    assert {f for task, f in fractions if task != "parts"} == {0.2}
-    assert not any(touches for task, _, touches in turns[6:] if task != "parts")  # what parts needs is spared
+    last = max(number for number, (task, _, _) in enumerate(turns) if task == "parts")
+    first, second = sorted({f for task, f in fractions if task == "parts"}, reverse=True)
+    assert second == pytest.approx(first / 2)
+    assert len({task for task, _, _ in turns[last + 2 :]}) == 2
+    assert not any(touches for _, _, touches in turns[last + 2 :])  # what parts needs is spared
     assert path.kept == 4
 
 
@@ -208,7 +209,7 @@ def test_a_task_that_stopped_goes_on_once_it_is_well_within_its_budget(monkeypat
             recovery=1, laps=20)  # fmt: skip
     first, second = [number for number, (task, _) in enumerate(turns) if task == "parts"][:2]
     assert second - first > 6  # not in the laps in which it is barely within its budget
-    assert turns[second] == ("parts", 0.2)
+    assert turns[second][1] > turns[first][1] / 2
 
 
 def test_laps_of_another_task_alone_say_nothing_about_a_task(monkeypatch):

@@ -12,7 +12,7 @@ import pamerge
 from pamerge import PamergeError, TaskSet
 from pamerge.merging import Assigned
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
-from pamerge.pruning.ranking import expected_flops, lowest, resolve_mix
+from pamerge.pruning.ranking import expected_flops, lowest, resolve_mix, sharers
 
 scores = st.dictionaries(
     st.sampled_from(["a", "b", "c"]), st.dictionaries(st.integers(0, 9), st.floats(-5, 5), min_size=1), max_size=3
@@ -147,3 +147,14 @@ def test_importance_per_flop_prefers_what_saves_much():
     found = per_flop({"a": {0: 1.0, 1: 1.0}}, {"a": {0: 10.0, 1: 30.0}})
     assert found["a"][1] < found["a"][0]
     assert found["a"][0] / found["a"][1] == pytest.approx(3.0)
+
+
+def test_a_subgraph_is_shared_by_as_many_tasks_as_its_operations_serve_on_average():
+    source = material("lenet5", 3)
+    separate = pamerge.Separate().merge(source)
+    tasks = separate.tasks
+    assert [sharers(separate, task, tasks) for task in tasks] == [1.0] * 3
+    everyone = TaskSet(tasks)
+    shared = Assigned(lambda junction: dict.fromkeys(junction.task_sets(), everyone)).merge(source)
+    assert sharers(shared, tasks[0], tasks) == pytest.approx(3, rel=0.01)  # all but the heads
+    assert sharers(shared, tasks[0], tasks[:2]) == pytest.approx(2, rel=0.01)

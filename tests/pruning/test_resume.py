@@ -59,7 +59,7 @@ def arguments(pruner, **options):
 
 @pytest.mark.parametrize(
     ("pruner", "where"),
-    [(Taylor(batches=1), "_finish"), (VIB(gamma=0.1, lr=1.0), "_round"), (Magnitude(), "_evaluate")],
+    [(Taylor(batches=1), "_finish"), (VIB(gamma=0.1, lr=1.0), "_turn"), (Magnitude(), "_evaluate")],
     ids=["Taylor", "VIB", "Magnitude"],
 )
 def test_the_same_call_with_the_interrupted_network_goes_on(pruner, where, tmp_path, monkeypatch):
@@ -74,7 +74,7 @@ def test_the_same_call_with_the_interrupted_network_goes_on(pruner, where, tmp_p
     def interrupted(self, *rest):
         calls.append(where)
         result = original(self, *rest) if where != "_finish" else None
-        if len(calls) == {"_round": 11, "_evaluate": 5, "_finish": 1}[where]:
+        if len(calls) == {"_turn": 11, "_evaluate": 5, "_finish": 1}[where]:
             raise InterruptedByTestError
         return result
 

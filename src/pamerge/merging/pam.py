@@ -21,6 +21,9 @@ from pamerge.merging.zipper import zip_network
 from pamerge.network.network import Junction, MultitaskNetwork
 from pamerge.tasks import TaskSet
 
+ALL_SHARED = -1.0
+"""An α at which everything is shared."""
+
 TIED_VALUES = 4
 """At most so many of a stream's junctions stand for a tied channel; more values a neuron would need more samples."""
 
@@ -32,6 +35,9 @@ class PAM:
     Attributes:
         alpha: the share of what a layer says about the other tasks' labels that its exclusive neurons may carry; a
             number, or one for each junction by name. Below 0 everything is shared.
+        trunk: the share of the layers, from the input on, in which everything is shared whatever α. What a layer knows
+            about labels can only be less than what those before it know, but estimators see little of it in early
+            layers, so that α alone does not tell that these serve everyone.
         estimator: how information is measured: ``Gaussian()`` or the paper's ``Mixture()``.
         overlap: what happens to a neuron in several exclusive sets: ``"origin"``, ``"share"`` or the paper's
             ``"drop"``.
@@ -48,6 +54,7 @@ class PAM:
     """
 
     alpha: float | Mapping[str, float] = 0.05
+    trunk: float = 0.0
     estimator: Estimator = field(default_factory=Gaussian)
     overlap: Overlap = "origin"
     levels: int | None = None
@@ -102,14 +109,12 @@ class PAM:
 
     def _alphas(self, traces: Traces) -> dict[str, float]:
         names = [layer.name for layer in traces.layers]
-        if not isinstance(self.alpha, Mapping):
-            return dict.fromkeys(names, self.alpha)
-        if set(self.alpha) != set(names):
+        alphas = self.alpha if isinstance(self.alpha, Mapping) else dict.fromkeys(names, self.alpha)
+        if set(alphas) != set(names):
             raise PamergeError(
-                f"alpha has values for {', '.join(map(repr, self.alpha))}; "
-                f"expected one for each of: {', '.join(names)}."
+                f"alpha has values for {', '.join(map(repr, alphas))}; expected one for each of: {', '.join(names)}."
             )
-        return dict(self.alpha)
+        return {**alphas, **dict.fromkeys(names[: round(self.trunk * len(names))], ALL_SHARED)}
 
     def _regroup(self, layer: Layer, alpha: float) -> Regrouping:
         return regroup(layer.origins, layer.trace, alpha, overlap=self.overlap, levels=self.levels)
@@ -144,6 +149,8 @@ class Traces:
 def _read(scheme: PAM, network: MultitaskNetwork, material: Material) -> Traces:
     if scheme.streams not in ("block", "tied"):
         raise PamergeError(f"streams={scheme.streams!r}; expected 'block' or 'tied'.")
+    if not 0 <= scheme.trunk <= 1:
+        raise PamergeError(f"trunk={scheme.trunk!r}; expected a share of the layers from 0 to 1.")
     if scheme.zip is not None and not scheme.zip >= 0:
         raise PamergeError(f"zip={scheme.zip!r}; expected a number from 0, or None.")
     if scheme.samples is not None and scheme.samples < 2:

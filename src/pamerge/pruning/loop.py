@@ -15,7 +15,7 @@ from pamerge.pruning.averages import forget_averages, take_averages, update_aver
 from pamerge.pruning.budget import Budget
 from pamerge.pruning.pace import set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
-from pamerge.pruning.ranking import expected_flops, subgraph_cost
+from pamerge.pruning.ranking import expected_flops, sharers, subgraph_cost
 from pamerge.pruning.removal import Removal
 from pamerge.pruning.run_state import Ingredients, RunState
 from pamerge.pruning.turn import remove_least
@@ -186,6 +186,9 @@ class Loop:
     def _rounds(self, tasks: list[str]) -> dict[str, Removal]:
         """As many rounds of each task as its reach says, the tasks in turn; more if they save next to nothing.
 
+        What a round removes is divided among the tasks that share it: otherwise, what all of them use would lose as
+        many times as much in a lap as there are tasks, which no training brings back.
+
         To judge a lap and to train what it has harmed takes much longer than a round, whatever the lap has saved.
         """
         at = self.state.at
@@ -196,8 +199,9 @@ class Loop:
         trained = steps * sum(math.ceil(at.reach[task]) for task in tasks)
         cost = expected_flops(self.network, self.of.mix)
         costs = {task: subgraph_cost(self.network, self.of.mix, task) for task in tasks}
-        may_save = [self._fraction(task) * costs[task] for task in tasks if costs[task]]
-        enough = WORTHWHILE * min(may_save, default=math.inf)
+        shares = {task: min(1.0, at.reach[task]) / sharers(self.network, task, tasks) for task in tasks}
+        fractions = {task: self.settings.fraction * share for task, share in shares.items()}
+        enough = WORTHWHILE * min((fractions[task] * costs[task] for task in tasks if costs[task]), default=math.inf)
         for number in range(max(planned, MOST_ROUNDS)):
             saved = cost - expected_flops(self.network, self.of.mix)
             if number and (not self._may_go_on() or self._missing() <= 0):
@@ -206,7 +210,7 @@ class Loop:
                 break
             before, idle = at.task_batches, True
             for task in [task for task in tasks if number < at.reach[task] or number >= planned]:
-                found = self._round(task, steps, trained)
+                found = self._turn(task, fractions[task], steps, trained)
                 turns[task] = turns[task] + found if task in turns else found
                 idle = idle and not found.removed
             at.round_cost = max(at.round_cost, at.task_batches - before)
@@ -243,18 +247,15 @@ class Loop:
                 break
         return metrics, most - left
 
-    def _round(self, task: str, steps: int, trained: int) -> Removal:
+    def _turn(self, task: str, fraction: float, steps: int, trained: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
         state = self.state
         self._train(steps, "pruning", task, trained)
         state.at.task_batches += state.session.measure(task, state.feed)
         finished = TaskSet(self.network.tasks) - (set(state.at.active) if self.alone is None else {task})
-        removal, taken = remove_least(self.of, state, task, self._fraction(task), finished)
+        removal, taken = remove_least(self.of, state, task, fraction, finished)
         self.taken[task] += taken
         return removal
-
-    def _fraction(self, task: str) -> float:
-        return self.settings.fraction * min(1.0, self.state.at.reach[task])
 
     def _train(
         self,

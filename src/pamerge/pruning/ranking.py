@@ -101,3 +101,13 @@ def expected_flops(network: MultitaskNetwork, mix: Mix) -> float:
 def subgraph_cost(network: MultitaskNetwork, mix: Mix, task: str) -> float:
     """What a task's subgraph costs under a mix of task combinations."""
     return sum(share for tasks, share in mix.items() if task in tasks) * network.flops(task)
+
+
+def sharers(network: MultitaskNetwork, task: str, tasks: Iterable[str]) -> float:
+    """How many of some tasks, itself among them, use what a task's subgraph computes: a mean over its operations.
+
+    1 if it shares nothing with them, their number if it shares everything.
+    """
+    cost = network.flops(task)
+    common = sum(cost + network.flops(other) - network.flops({task, other}) for other in tasks)
+    return common / cost if cost else 1.0
