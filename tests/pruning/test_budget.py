@@ -324,7 +324,7 @@ def test_if_a_finished_task_is_over_those_still_pruned_are_to_blame(monkeypatch)
 
 def test_a_network_that_is_over_its_budget_at_entry_loses_neurons_before_it_is_trained(monkeypatch):
     over = {**FINE, "shape": 0.1}
-    scripted_metrics(monkeypatch, [over, over, {**FINE, "shape": 0.2}, FINE, FINE])
+    scripted_metrics(monkeypatch, [over, over, {**FINE, "shape": 0.7}, FINE, FINE])
     _, path = prune_within(0.05, reference=FINE, laps=1)
     assert [step.within for step in path] == [False, True]
     assert path[0].task_batches == 0
@@ -368,11 +368,26 @@ def test_without_recoveries_the_nearest_to_the_budget_is_kept(monkeypatch):
     assert "did not come within its budget" in path.stopped
 
 
+def test_every_recovery_takes_twice_as_long_as_the_one_before(monkeypatch):
+    over = [{**FINE, "shape": value} for value in (0.4, 0.6, 0.8)]
+    scripted_metrics(monkeypatch, [FINE, *over, *[FINE] * 9])
+    lengths, train = [], Loop._train
+
+    def watched(self, steps, stage, *rest, **options):
+        lengths.extend([steps] * (stage == "recovering"))
+        train(self, steps, stage, *rest, **options)
+
+    monkeypatch.setattr(Loop, "_train", watched)
+    _, path = prune_within(0.05, reference=FINE, laps=1)
+    assert lengths == [10, 20, 40]
+    assert path.kept == 1
+
+
 def test_a_target_that_is_reached_at_entry_does_not_excuse_from_the_budget(monkeypatch):
     scripted_metrics(monkeypatch, [{**FINE, "shape": 0.1}, {**FINE, "shape": 0.2}, FINE, FINE])
     _, path = prune_within(0.05, reference=FINE, target=1e12)
     assert [step.within for step in path] == [False, True]
-    assert path[1].task_batches == 2 * 10 * 3
+    assert path[1].task_batches == (10 + 20) * 3
     assert path.stopped == "the target was reached before anything was removed"
 
 

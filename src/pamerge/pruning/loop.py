@@ -27,10 +27,11 @@ from pamerge.training.progress import Display, Log
 from pamerge.training.run_state import STARTING_WEIGHTS, find_checkpoint
 from pamerge.training.steps import compute_gradients, set_training_mode
 
-RECOVERIES = 4
-"""A network that is over its budget gets at most so many times ``recovery`` training steps to come back."""
+RECOVERIES = 3
+"""A network that is over its budget is trained at most so often to come back, each time for twice as long: by far most
+of what training brings back takes a few steps, and the rest takes many, in one go."""
 
-FIRST_RECOVERIES = 16
+FIRST_RECOVERIES = 4
 """The same as long as none was within its budget: a merge may need much training before it can be judged."""
 
 FEW = 3
@@ -231,19 +232,22 @@ class Loop:
     def _recover(self, metrics: dict[str, float], most: int, at_any_pace: bool = False) -> tuple[dict[str, float], int]:
         """Train a network that is over its budget, as long as it would get there at the pace that it has.
 
+        Each time takes twice as many steps as the one before, ``recovery`` at first, and is expected to bring as much.
+
         Returns:
-            The metrics after that, and how often ``recovery`` steps were needed.
+            The metrics after that, and how often it was trained.
         """
-        missing = self._budget.worst(metrics)
-        if missing <= 0 or not self.settings.recovery:
+        missing, steps = self._budget.worst(metrics), self.settings.recovery
+        if missing <= 0 or not steps:
             return metrics, 0
         for left in reversed(range(most)):
-            self._train(self.settings.recovery, "recovering", schedule="cosine")
+            self._train(steps, "recovering", schedule="cosine")
             take_averages(self.state.optimizer, self.network)
             metrics = self._evaluate()
             before, missing = missing, self._budget.worst(metrics)
             hopeless = missing > left * (before - missing) and not at_any_pace
-            if missing <= 0 or hopeless or not self._may_go_on():
+            steps *= 2
+            if missing <= 0 or hopeless or not self._may_go_on(after=steps - self.settings.recovery):
                 break
         return metrics, most - left
 

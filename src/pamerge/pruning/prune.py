@@ -78,7 +78,7 @@ def prune(
     task goes on alone for as long as that goes well: only what no other task needs is trained and removed. A task that
     has half of its budget left or more for some laps goes on in larger steps. If all have failed too often and there is
     effort left, the network is trained, and they begin again. A network that is over its budget at entry, as merges may
-    be, gets up to 16 times ``recovery`` steps after its first lap, or without any removal if that does not suffice.
+    be, gets up to 15 times ``recovery`` steps after its first lap, or without any removal if that does not suffice.
 
     Args:
         network: The network, trained; left in eval mode.
