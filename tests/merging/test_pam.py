@@ -60,6 +60,17 @@ def test_a_trunk_is_shared_whatever_alpha_and_what_is_above_it_is_not() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")
+@pytest.mark.parametrize("trunk", [0.1, 0.3, 0.5, 0.7])
+def test_a_residual_stream_is_in_the_trunk_as_a_whole_or_not_at_all(trunk: float) -> None:
+    network = PAM(alpha=1.0, trunk=trunk).merge(with_labels("small_resnet", 2))
+    widest: dict[int, int] = {}
+    for junction in network.junctions.values():
+        for neuron, tasks in junction.task_sets().items():
+            assert widest.setdefault(neuron, len(tasks)) == len(tasks)
+    assert set(widest.values()) == {1, 2}
+
+
+@pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")
 @pytest.mark.parametrize(
     ("name", "count"), [("lenet5", 2), ("small_resnet", 3), ("densenet", 2), ("vgg11 and vgg16", 2)]
 )

@@ -35,9 +35,9 @@ class PAM:
     Attributes:
         alpha: the share of what a layer says about the other tasks' labels that its exclusive neurons may carry; a
             number, or one for each junction by name. Below 0 everything is shared.
-        trunk: the share of the layers, from the input on, in which everything is shared whatever α. What a layer knows
-            about labels can only be less than what those before it know, but estimators see little of it in early
-            layers, so that α alone does not tell that these serve everyone.
+        trunk: the share of the layers, from the input on, in which everything is shared whatever α; a residual stream
+            belongs to it as a whole. What a layer knows about labels can only be less than what those before it know,
+            but estimators see little of it in early layers, so that α alone does not tell that these serve everyone.
         estimator: how information is measured: ``Gaussian()`` or the paper's ``Mixture()``.
         overlap: what happens to a neuron in several exclusive sets: ``"origin"``, ``"share"`` or the paper's
             ``"drop"``.
@@ -114,7 +114,7 @@ class PAM:
             raise PamergeError(
                 f"alpha has values for {', '.join(map(repr, alphas))}; expected one for each of: {', '.join(names)}."
             )
-        return {**alphas, **dict.fromkeys(names[: round(self.trunk * len(names))], ALL_SHARED)}
+        return {**alphas, **dict.fromkeys(names[: _trunk_length(traces.layers, self.trunk)], ALL_SHARED)}
 
     def _regroup(self, layer: Layer, alpha: float) -> Regrouping:
         return regroup(layer.origins, layer.trace, alpha, overlap=self.overlap, levels=self.levels)
@@ -144,6 +144,17 @@ class Traces:
     """The layers of a material, with all that was read of the data."""
 
     layers: list[Layer]
+
+
+def _trunk_length(layers: Sequence[Layer], share: float) -> int:
+    """How many layers a trunk has: a share of them, and as many more as a residual stream that begins in it needs.
+
+    A stream with channels that are shared in one block and exclusive in the next would have to be computed for all
+    tasks in both, and could not be zipped.
+    """
+    length = round(share * len(layers))
+    begun = {neuron for layer in layers[:length] for neuron in layer.neurons}
+    return max((place for place, layer in enumerate(layers, start=1) if begun.intersection(layer.neurons)), default=0)
 
 
 def _read(scheme: PAM, network: MultitaskNetwork, material: Material) -> Traces:
