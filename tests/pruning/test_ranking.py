@@ -12,7 +12,7 @@ import pamerge
 from pamerge import PamergeError, TaskSet
 from pamerge.merging import Assigned
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
-from pamerge.pruning.ranking import expected_flops, lowest, resolve_mix, sharers
+from pamerge.pruning.ranking import balanced, expected_flops, lowest, resolve_mix, sharers
 
 scores = st.dictionaries(
     st.sampled_from(["a", "b", "c"]), st.dictionaries(st.integers(0, 9), st.floats(-5, 5), min_size=1), max_size=3
@@ -158,3 +158,19 @@ def test_a_subgraph_is_shared_by_as_many_tasks_as_its_operations_serve_on_averag
     shared = Assigned(lambda junction: dict.fromkeys(junction.task_sets(), everyone)).merge(source)
     assert sharers(shared, tasks[0], tasks) == pytest.approx(3, rel=0.01)  # all but the heads
     assert sharers(shared, tasks[0], tasks[:2]) == pytest.approx(2, rel=0.01)
+
+
+@given(scores, st.floats(0, 1))
+def test_balancing_keeps_the_order_within_a_layer_and_at_zero_all_scores(scores, power):
+    positive = {name: {n: abs(value) for n, value in found.items()} for name, found in scores.items()}
+    found = balanced(positive, power)
+    assert balanced(positive, 0.0) == positive
+    for name, values in positive.items():
+        order = sorted(values, key=values.__getitem__)
+        assert all(found[name][low] <= found[name][high] for low, high in zip(order, order[1:], strict=False))
+
+
+def test_fully_balanced_layers_have_the_same_mean():
+    found = balanced({"a": {0: 1.0, 1: 3.0}, "b": {2: 0.02, 3: 0.06}, "silent": {4: 0.0}}, 1.0)
+    assert found["a"][0] == pytest.approx(found["b"][2]) == pytest.approx(0.5)
+    assert found["silent"] == {4: 0.0}

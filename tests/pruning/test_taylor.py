@@ -142,6 +142,7 @@ def test_a_session_goes_on_with_what_a_checkpoint_kept(remove):
     [
         (Taylor(batches=0), "batches=0; expected a whole number from 1"),
         (Taylor(momentum=1.0), "momentum=1.0; expected a number from 0 to below 1"),
+        (Taylor(balance=2.0), "balance=2.0; expected a number from 0 to 1"),
         (Taylor(shared="mean"), "shared='mean'; expected one of 'own', 'max', 'sum'"),
     ],
 )

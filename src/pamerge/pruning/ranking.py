@@ -51,6 +51,19 @@ def combine(
     return result
 
 
+def balanced(scores: Scores, power: float) -> Scores:
+    """Scores divided by a power of their junction's mean; those of a junction that says nothing stay as they are.
+
+    >>> balanced({"first": {0: 4.0, 1: 12.0}, "second": {2: 1.0, 3: 1.0}}, 1.0)
+    {'first': {0: 0.5, 1: 1.5}, 'second': {2: 1.0, 3: 1.0}}
+    """
+    units = {name: (sum(found.values()) / len(found) if found else 0.0) for name, found in scores.items()}
+    return {
+        name: {neuron: value / units[name] ** power if units[name] > 0 else value for neuron, value in found.items()}
+        for name, found in scores.items()
+    }
+
+
 def lowest(scores: Scores, count: int, freed: Scores | None = None, needed: float = math.inf) -> dict[str, list[int]]:
     """The neurons with the lowest scores, the lowest first within each junction; ties by order.
 

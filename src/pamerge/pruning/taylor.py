@@ -11,7 +11,7 @@ from torch import Tensor
 from pamerge.errors import PamergeError
 from pamerge.pruning.gates import Reader, gate_hook
 from pamerge.pruning.protocol import QuietSession, Scores, Session, Surroundings
-from pamerge.pruning.ranking import Shared, check_shared, combine
+from pamerge.pruning.ranking import Shared, balanced, check_shared, combine
 from pamerge.training.data import Batch
 from pamerge.training.evaluation import in_eval_mode
 from pamerge.training.processes import sum_over_processes, sums_of
@@ -38,11 +38,15 @@ class Taylor:
         batches: How many batches to look at in a round.
         momentum: How much of the earlier rounds' score stays.
         shared: How what the other tasks lose counts; see :data:`~pamerge.pruning.ranking.Shared`.
+        balance: How far a neuron is compared with those of its own layer: a score is divided by this power of its
+            layer's mean. 0 compares all neurons of a network, 1 those of a layer only. The few filters of a narrow
+            first layer look indispensable to a first-order estimate, all of them, though training could do with less.
     """
 
     batches: int = 10
     momentum: float = 0.9
     shared: Shared = "sum"
+    balance: float = 0.0
 
     def start(self, surroundings: Surroundings) -> Session:
         """Begin to prune a network."""
@@ -50,6 +54,8 @@ class Taylor:
             raise PamergeError(f"batches={self.batches!r}; expected a whole number from 1.")
         if not 0 <= self.momentum < 1:
             raise PamergeError(f"momentum={self.momentum!r}; expected a number from 0 to below 1.")
+        if not 0 <= self.balance <= 1:
+            raise PamergeError(f"balance={self.balance!r}; expected a number from 0 to 1.")
         check_shared(self.shared)
         return _TaylorSession(self, surroundings)
 
@@ -106,7 +112,8 @@ class _TaylorSession(QuietSession):
         lost = {task: self.scores[task][_ALL]}
         lost |= {name: self.scores[name][removed] for name in self._sharing(task) if name in self.scores}
         units = {name: self._unit(name) for name in lost}
-        return self.around.places.by_neuron(task, combine(lost, units, task, self.around.places, self.settings.shared))
+        scores = combine(lost, units, task, self.around.places, self.settings.shared)
+        return balanced(self.around.places.by_neuron(task, scores), self.settings.balance)
 
     def _unit(self, task: str) -> float:
         """The mean score of the task's subgraph, so that tasks with losses of different sizes count alike."""
