@@ -34,6 +34,8 @@ def test_both_ends_are_among_the_candidates_and_the_one_that_lost_least_wins() -
         "separate",
         "all shared",
         "all shared, zip 0.5",
+        "trunk 0.5, then separate",
+        "trunk 0.5, then separate, zip 0.5",
         "α = 0.1, origin",
         "α = 0.1, origin, zip 0.5",
     }

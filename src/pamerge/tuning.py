@@ -58,10 +58,13 @@ class Probe:
 
 def name_of(scheme: PAM) -> str:
     """A candidate in a word or two."""
-    if scheme.alpha == SEPARATE:
-        return "separate"
     zipped = "" if scheme.zip is None else f", zip {scheme.zip:g}"
-    return ("all shared" if scheme.alpha == ALL_SHARED else f"α = {scheme.alpha:g}, {scheme.overlap}") + zipped
+    if scheme.alpha == ALL_SHARED:
+        return f"all shared{zipped}"
+    name = "separate" if scheme.alpha == SEPARATE else f"α = {scheme.alpha:g}, {scheme.overlap}"
+    if scheme.trunk:
+        return f"trunk {scheme.trunk:g}, then {name}{zipped}"
+    return name if scheme.alpha == SEPARATE else name + zipped
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ def compare_alphas(
     mix: Mapping[Any, float] | None = None,
     scheme: PAM | None = None,
     alphas: Sequence[float] = LADDER,
+    trunks: Sequence[float] = (0.5,),
     overlaps: Sequence[str] = ("origin",),
     zips: Sequence[float | None] = (None, 0.5),
     share: float = 0.4,
@@ -148,6 +152,7 @@ def compare_alphas(
         mix: how often each subset of tasks is executed; all alike by default.
         scheme: settings that all candidates have in common (estimator, levels, streams, samples).
         alphas: the ladder of α between the two ends.
+        trunks: networks that share the first layers, so large a share of them, and nothing after that; each is tried.
         overlaps: what to do with neurons in several exclusive sets; every choice is tried.
         zips: whether to make similar shared neurons one, and how similar; every choice is tried with every α.
         share: the expected cost to prune to, as a share of that of the original networks side by side.
@@ -162,9 +167,12 @@ def compare_alphas(
         )
     if not zips or not 0 < share < 1:
         raise PamergeError(f"zips={tuple(zips)!r}, share={share!r}; expected at least one zip, a share from 0 to 1.")
-    base = scheme or PAM()
+    base = replace(scheme or PAM(), trunk=0.0)
     candidates = [replace(base, alpha=SEPARATE, overlap="origin", zip=None)]
     candidates += [replace(base, alpha=ALL_SHARED, overlap="origin", zip=zip) for zip in zips]
+    candidates += [
+        replace(base, alpha=SEPARATE, trunk=trunk, overlap="origin", zip=zip) for trunk in trunks for zip in zips
+    ]
     candidates += [
         replace(base, alpha=alpha, overlap=overlap, zip=zip)  # type: ignore[arg-type]
         for alpha in alphas

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 from hypothesis import given
@@ -167,7 +168,7 @@ def test_balancing_keeps_the_order_within_a_layer_and_at_zero_all_scores(scores,
     assert balanced(positive, 0.0) == positive
     for name, values in positive.items():
         order = sorted(values, key=values.__getitem__)
-        assert all(found[name][low] <= found[name][high] for low, high in zip(order, order[1:], strict=False))
+        assert all(found[name][low] <= found[name][high] for low, high in itertools.pairwise(order))
 
 
 def test_fully_balanced_layers_have_the_same_mean():
