@@ -20,6 +20,9 @@ from pamerge.information import Estimator, Gaussian, Mixture
 from pamerge.merging import MTZ, PAM, Scheme, Separate
 from pamerge.pruning import VIB, Magnitude, Pruner, Taylor
 
+PRUNE_FIRST = "prune_first"
+"""The option of a scheme that prunes the networks one by one before it merges them, with this share of the effort."""
+
 TUNE = "tune"
 """``alpha = "tune"`` lets short pruning probes choose α for the mix."""
 
@@ -91,7 +94,8 @@ def make_network(choice: Choice, outputs: int, input_size: tuple[int, ...], gene
 def make_scheme(choice: Choice, key: str = "schemes") -> Scheme:
     """A merging scheme; α may still have to be tuned."""
     tuned = ("alpha", TUNE)
-    options = {name: value for name, value in choice.options.items() if name != "label" and (name, value) != tuned}
+    ours = ("label", PRUNE_FIRST)
+    options = {name: value for name, value in choice.options.items() if name not in ours and (name, value) != tuned}
     factory = lookup(SCHEMES, choice, key)
     if "estimator" in options and "estimator" in inspect.signature(factory).parameters:
         options["estimator"] = _make(ESTIMATORS, options["estimator"], f"{key}.{choice.name}.estimator")

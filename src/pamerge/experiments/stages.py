@@ -19,7 +19,7 @@ from pamerge.errors import PamergeError
 from pamerge.experiments.config import Choice
 from pamerge.experiments.describe import information_record
 from pamerge.experiments.options import check_options
-from pamerge.experiments.registry import TUNE, make_pruner, make_scheme
+from pamerge.experiments.registry import PRUNE_FIRST, TUNE, make_pruner, make_scheme
 from pamerge.experiments.store import Store
 from pamerge.merging import PAM, Material
 from pamerge.merging.regroup import Overlap
@@ -34,6 +34,9 @@ from pamerge.training.finetune import seeded
 from pamerge.tuning import compare_alphas
 
 Notes = dict[str, Any]
+
+APART = Choice("separate")
+"""How networks are pruned one by one before they are merged."""
 
 GIVEN = {"networks", "network", "train", "validation", "calibration", "objectives", "pruner", "max_drop", "mix", "seed"}
 GIVEN_TO_PRUNE = GIVEN | {"reference", "effort", "checkpoint", "progress", "optimizer", "fabric", "teachers", "distill"}
@@ -222,6 +225,13 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
     scheme, notes = tuned(setting, choice)
     settled = replace(choice, options={**choice.options, **notes.get("chosen", {})})
     basis = {**setting.basis, "scheme": settled.identity()}
+    if PRUNE_FIRST in choice.options:
+        apart = replace(setting, effort=_effort_before(setting, choice))
+        start, before = pruned(apart, material, APART)
+        material = material.started_from(start)
+        basis["start"] = pruned_depends_on(apart, APART)
+        notes["task_batches"] += before["task_batches"]
+        notes["seconds"] += before["seconds"]
     network, merging = _merged(setting, material, scheme, settled, basis)
     notes["task_batches"] += merging["task_batches"]
     notes["seconds"] += merging["seconds"]
@@ -249,6 +259,16 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
     notes["task_batches"] += training["task_batches"]
     notes["seconds"] += training["seconds"]
     return network, notes
+
+
+def _effort_before(setting: Setting, choice: Choice) -> int:
+    share = choice.options[PRUNE_FIRST]
+    if not isinstance(share, (int, float)) or not 0 < share < 1 or setting.effort is None:
+        raise PamergeError(
+            f"{PRUNE_FIRST} = {share!r}; expected the share of the effort, between 0 and 1, that the networks are "
+            "pruned with one by one before they are merged."
+        )
+    return round(share * setting.effort)
 
 
 def _merged(

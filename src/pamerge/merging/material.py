@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
+from pamerge.errors import PamergeError
 from pamerge.graph.align import Alignment
 from pamerge.graph.layer_graph import LayerGraph
 from pamerge.merging.result import Merging
@@ -28,6 +30,8 @@ class Material:
         calibration: batches of ``(inputs, targets)``.
         objectives: the kind of each task, or None to read it off the labels.
         train: training batches, for schemes that fine-tune while they merge.
+        start: the networks side by side, if they are not the originals any more, such as networks that were pruned one
+            by one.
         cache: what schemes have read off the data, so that trying many settings reads it once.
     """
 
@@ -37,10 +41,13 @@ class Material:
     calibration: Iterable[Any]
     objectives: Mapping[str, Any] | None = None
     train: Iterable[Any] | None = None
+    start: MultitaskNetwork | None = None
     cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def side_by_side(self) -> MultitaskNetwork:
         """One network in which every neuron belongs to its own task; it computes what the originals compute."""
+        if self.start is not None:
+            return copy.deepcopy(self.start)
         structure = repair(lay_out(self.alignment))
         old_layouts, old_tensors = original_blocks(self.alignment, self.graphs)
         layouts = block_layouts(structure)
@@ -53,3 +60,18 @@ class Material:
         network = MultitaskNetwork(structure, tensors)
         network.merging = Merging("side by side", self.alignment)  # schemes that regroup say more
         return network
+
+    def started_from(self, start: MultitaskNetwork) -> Material:
+        """The same with networks that have been changed since, such as pruned one by one."""
+        if set(start.tasks) != set(self.networks):
+            raise PamergeError(
+                f"start has the tasks {', '.join(start.tasks)}; expected those of the networks: "
+                f"{', '.join(self.networks)}."
+            )
+        shared = [j.name for j in start.junctions.values() if not j.fixed and any(len(group) > 1 for group in j.groups)]
+        if shared:
+            raise PamergeError(
+                f"start shares neurons already, at {', '.join(shared[:3])}; expected networks that share nothing, as "
+                "Separate() makes them."
+            )
+        return replace(self, start=start, cache={})

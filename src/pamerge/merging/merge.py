@@ -33,6 +33,7 @@ def merge(
     *,
     objectives: Mapping[str, Any] | None = None,
     train: Iterable[Any] | None = None,
+    start: MultitaskNetwork | None = None,
 ) -> MultitaskNetwork:
     """Merge trained networks that take the same input into one multitask network.
 
@@ -43,12 +44,17 @@ def merge(
         scheme: how to merge; :class:`PAM` with its defaults if it is left out.
         objectives: the kind of each task; by default it is read off the labels.
         train: training batches, for schemes that fine-tune while they merge.
+        start: what :class:`Separate` made of these networks and :func:`prune` has pruned since: it is merged instead of
+            the networks as they came. Left as it is.
 
     Raises:
         CaptureError: a network has a part that pamerge does not know.
         PamergeError: the networks do not fit together, or the data does not fit them.
     """
-    return (scheme or PAM()).merge(prepare(networks, calibration, objectives=objectives, train=train))
+    material = prepare(networks, calibration, objectives=objectives, train=train)
+    if start is not None:
+        material = material.started_from(start)
+    return (scheme or PAM()).merge(material)
 
 
 def prepare(

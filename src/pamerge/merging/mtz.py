@@ -9,7 +9,7 @@ from pamerge.errors import PamergeError
 from pamerge.merging.between_layers import BetweenLayers
 from pamerge.merging.material import Material
 from pamerge.merging.result import Merging
-from pamerge.merging.zipper import zip_network
+from pamerge.merging.zipper import give_back_without_partner, zip_network
 from pamerge.network.network import MultitaskNetwork
 from pamerge.tasks import TaskSet
 
@@ -51,7 +51,7 @@ class MTZ:
         )
         tune = BetweenLayers(network, material, self.steps, self.lr, self.seed, "MTZ")
         zipped = zip_network(network, material.calibration, samples=self.samples, share=self.share, after_layer=tune)
-        self._part(network)
+        give_back_without_partner(network, [j.name for j in network.junctions.values() if not j.fixed])
         network.merging = Merging(
             repr(self),
             material.alignment,
@@ -60,18 +60,6 @@ class MTZ:
             task_batches=tune.task_batches,
         )
         return network
-
-    def _part(self, network: MultitaskNetwork) -> None:
-        """Give neurons that found no partner back to their own task."""
-        structure = network.structure
-        origins = {int(c): structure.task_set(int(mask)) for c, mask in enumerate(structure.origins)}
-        changes = {
-            name: {n: origins[n] for n, tasks in junction.task_sets().items() if len(origins[n]) == 1 < len(tasks)}
-            for name, junction in network.junctions.items()
-            if not junction.fixed
-        }
-        if any(changes.values()):
-            network.restrict({name: found for name, found in changes.items() if found})
 
     def _check(self) -> None:
         if not 0 <= self.share <= 1:

@@ -17,7 +17,7 @@ from pamerge.merging.between_layers import BetweenLayers
 from pamerge.merging.material import Material
 from pamerge.merging.regroup import Overlap, Regrouping, regroup
 from pamerge.merging.result import LayerMerging, Merging
-from pamerge.merging.zipper import zip_network
+from pamerge.merging.zipper import give_back_without_partner, zip_network
 from pamerge.network.network import Junction, MultitaskNetwork
 from pamerge.tasks import TaskSet
 
@@ -35,9 +35,10 @@ class PAM:
     Attributes:
         alpha: the share of what a layer says about the other tasks' labels that its exclusive neurons may carry; a
             number, or one for each junction by name. Below 0 everything is shared.
-        trunk: the share of the layers, from the input on, in which everything is shared whatever α; a residual stream
-            belongs to it as a whole. What a layer knows about labels can only be less than what those before it know,
-            but estimators see little of it in early layers, so that α alone does not tell that these serve everyone.
+        trunk: the share of the layers, from the input on, in which everything is shared whatever α, but for neurons
+            that ``zip`` finds no partner for; a residual stream belongs to it as a whole. What a layer knows about
+            labels can only be less than what those before it know, but estimators see little of it in early layers, so
+            that α alone does not tell that these serve everyone.
         estimator: how information is measured: ``Gaussian()`` or the paper's ``Mixture()``.
         overlap: what happens to a neuron in several exclusive sets: ``"origin"``, ``"share"`` or the paper's
             ``"drop"``.
@@ -88,6 +89,8 @@ class PAM:
         zipped = []
         if self.zip is not None:
             zipped = zip_network(network, material.calibration, tolerance=self.zip, after_layer=tune)
+            trunk = traces.layers[: _trunk_length(traces.layers, self.trunk)]
+            give_back_without_partner(network, [junction.name for layer in trunk for junction in layer.junctions])
         network.merging = Merging(
             repr(self),
             material.alignment,

@@ -67,6 +67,19 @@ def zip_network(
     return found
 
 
+def give_back_without_partner(network: MultitaskNetwork, junctions: Iterable[str]) -> None:
+    """Neurons of some junctions that were not zipped with any other go back to the task whose network had them."""
+    structure = network.structure
+    origins = {int(c): structure.task_set(int(mask)) for c, mask in enumerate(structure.origins)}
+    sets = {name: network.junctions[name].task_sets() for name in junctions if name in network.junctions}
+    changes = {
+        name: {n: origins[n] for n, tasks in found.items() if len(origins[n]) == 1 < len(tasks)}
+        for name, found in sets.items()
+    }
+    if any(changes.values()):
+        network.restrict({name: found for name, found in changes.items() if found})
+
+
 def zip_component(
     network: MultitaskNetwork,
     layers: list[str],
