@@ -42,7 +42,7 @@ BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 50, 1000, 0.01, 0
 CONFIG = Config(
     name="growth",
     data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5}),
-    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True}),
+    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True, "dropout": 0.0}),
     schemes=(),
     pruners=(),
     pretraining=Pretraining(common_epochs=16, epochs=3, lr=1e-3),

@@ -71,6 +71,15 @@ def test_an_experiment_prunes_the_networks_one_by_one_before_it_merges_them(tmp_
     assert found["flops"]["A+B"] < found["flops"]["A"] + found["flops"]["B"]
 
 
+def test_several_processes_end_with_what_one_does(tmp_path) -> None:
+    tries = [{"trunk": 0.25, "prune_first": 0.5}, {"trunk": 0.5, "prune_first": 0.5}, {"name": "separate"}]
+    schemes = (Choice("separate"), Choice("pam", {"alpha": 1.0, "zip": 2.0, "tries": tries}))
+    config = replace(CONFIG, schemes=schemes)
+    (alone,), (together,) = (run(config, tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2))
+    for name, found in alone["schemes"].items():
+        assert together["schemes"][name]["flops"] == found["flops"]
+
+
 @pytest.mark.parametrize("share", [0, 1.0, "half"])
 def test_a_share_of_the_effort_that_makes_no_sense_is_named(share, tmp_path) -> None:
     pam = Choice("pam", {"alpha": 1.0, "prune_first": share})

@@ -28,12 +28,13 @@ from pamerge.experiments.processes import in_processes
 from pamerge.experiments.registry import (
     DATA,
     NETWORKS,
+    PRUNE_FIRST,
     lookup,
     make_data,
     make_pruner,
     make_scheme,
 )
-from pamerge.experiments.stages import Setting, check_mix, check_stage_options, pruned, pruned_depends_on
+from pamerge.experiments.stages import Setting, check_mix, check_stage_options, pruned, pruned_apart, pruned_depends_on
 from pamerge.experiments.store import Event, Store, Watch, digest
 from pamerge.merging import Material, prepare
 from pamerge.network.files import save, write_atomically
@@ -123,7 +124,10 @@ def _in_parallel(config: Config, folder: Path, data: Path | None, jobs: int, wat
     in_processes(_pretrain_seed, [(config, folder, data, seed) for seed in config.seeds], jobs, watch)
     # the last scheme first: a merged network takes longer than the baselines, which are usually named before it
     schemes = [(config, folder, data, seed, choice) for seed in config.seeds for choice in reversed(config.schemes)]
-    # a try of one scheme may be another scheme, and two processes must not work on the same stage
+    # two processes must not work on the same stage: a try of one scheme may be another scheme, and several tries may
+    # start from the same networks that are pruned one by one first
+    if any(PRUNE_FIRST in each.options for choice in config.schemes for each in choice.tries()):
+        in_processes(_prune_apart, [(config, folder, data, seed) for seed in config.seeds], jobs, watch)
     tries = {
         digest({"seed": job[3], **each.identity()}): (*job[:4], each) for job in schemes for each in job[4].tries()
     }
@@ -136,6 +140,14 @@ def _pretrain_seed(config: Config, folder: Path, data: Path | None, seed: int, w
     splits = make_data(config.data, seed, data)
     setting = _setting(config, splits, config.pruners[0], seed, _store(config, folder, seed, watch), progress=False)
     setting.lessons()  # now, and not in every process that needs them
+
+
+def _prune_apart(config: Config, folder: Path, data: Path | None, seed: int, watch: Watch) -> None:
+    """Whatever schemes start from if networks are pruned one by one first."""
+    tries = [each for choice in config.schemes for each in choice.tries() if PRUNE_FIRST in each.options]
+    for setting, _ in _settings(config, folder, data, seed, watch):
+        for each in tries:
+            pruned_apart(setting, _material(setting), each)
 
 
 def _prune_try(config: Config, folder: Path, data: Path | None, seed: int, choice: Choice, watch: Watch) -> None:

@@ -226,10 +226,8 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
     settled = replace(choice, options={**choice.options, **notes.get("chosen", {})})
     basis = {**setting.basis, "scheme": settled.identity()}
     if PRUNE_FIRST in choice.options:
-        apart = replace(setting, effort=_effort_before(setting, choice))
-        start, before = pruned(apart, material, APART)
+        start, before, basis["start"] = pruned_apart(setting, material, choice)
         material = material.started_from(start)
-        basis["start"] = pruned_depends_on(apart, APART)
         notes["task_batches"] += before["task_batches"]
         notes["seconds"] += before["seconds"]
     network, merging = _merged(setting, material, scheme, settled, basis)
@@ -261,14 +259,18 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
     return network, notes
 
 
-def _effort_before(setting: Setting, choice: Choice) -> int:
+def pruned_apart(
+    setting: Setting, material: Material, choice: Choice
+) -> tuple[MultitaskNetwork, Notes, dict[str, Any]]:
+    """The networks that a scheme starts from if they are pruned one by one first, what it took, what they depend on."""
     share = choice.options[PRUNE_FIRST]
     if not isinstance(share, (int, float)) or not 0 < share < 1 or setting.effort is None:
         raise PamergeError(
             f"{PRUNE_FIRST} = {share!r}; expected the share of the effort, between 0 and 1, that the networks are "
             "pruned with one by one before they are merged."
         )
-    return round(share * setting.effort)
+    apart = replace(setting, effort=round(share * setting.effort))
+    return *pruned(apart, material, APART), pruned_depends_on(apart, APART)
 
 
 def _merged(
