@@ -221,13 +221,15 @@ def tries_table() -> str:
     parts = []
     for title, pruner, results, _ in _measured():
         combinations = list(results[0]["schemes"]["separate"]["flops"])
-        rows = [["try", *(f"MFLOPs {tasks}" for tasks in combinations), "expected", "chosen"]]
+        rows = [["try", *(f"MFLOPs {tasks}" for tasks in combinations), "expected", "within its budget", "chosen"]]
         for scheme, found in results[0]["schemes"].items():
             for each in found.get("tries", {}):
                 of_scheme = [result["schemes"][scheme] for result in results]
                 costs = [tried["tries"][each]["flops"] for tried in of_scheme]
+                within = sum("did not come within" not in tried["tries"][each]["stopped"] for tried in of_scheme)
                 chosen = sum(tried["chosen_try"] == each for tried in of_scheme)
-                rows.append([each, *_mflops(costs), f"in {chosen} of {len(results)}"])
+                counts = (f"{number} of {len(results)}" for number in (within, chosen))
+                rows.append([each, *_mflops(costs), *counts])
         if len(rows) > 1:
             parts += [f"**{title}, {PRUNERS[pruner]}**", markdown(rows)]
     return "\n\n".join(parts)
