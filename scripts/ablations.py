@@ -53,7 +53,7 @@ CONDITION_SCHEMES = {
 CONFIG = Config(
     name="ablations",
     data=Choice("lfw", {"quantile": 0.5}),
-    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True, "dropout": 0.0}),
+    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True}),
     schemes=(),
     pruners=(),
     pretraining=Pretraining(common_epochs=8, epochs=2, lr=1e-3),
