@@ -14,6 +14,7 @@ from torch import nn
 
 from pamerge.errors import PamergeError, PamergeWarning
 from pamerge.merging import PAM, prepare
+from pamerge.merging.pam import ALL_SHARED
 from pamerge.pruning import Pruner, prune
 from pamerge.pruning.budget import losses, worst_excess
 from pamerge.pruning.ranking import expected_flops, resolve_mix
@@ -23,7 +24,8 @@ from pamerge.training import Objective, evaluate, finetune
 LADDER = (0.02, 0.05, 0.1, 0.2, 0.4)
 """Shares of a layer's information that exclusive neurons may carry, from mostly shared to mostly exclusive."""
 
-ALL_SHARED, SEPARATE = -1.0, 1.0
+SEPARATE = 1.0
+"""An α at which nothing is shared."""
 
 
 @dataclass(frozen=True)

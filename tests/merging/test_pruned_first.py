@@ -85,3 +85,4 @@ def test_a_share_of_the_effort_that_makes_no_sense_is_named(share, tmp_path) -> 
     pam = Choice("pam", {"alpha": 1.0, "prune_first": share})
     with pytest.raises(PamergeError, match=r"prune_first = .*; expected the share of the effort, between 0 and 1"):
         run(replace(CONFIG, schemes=(pam,)), tmp_path)
+    assert not list(tmp_path.iterdir())  # said before anything is trained

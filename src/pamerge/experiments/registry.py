@@ -94,7 +94,12 @@ def make_network(choice: Choice, outputs: int, input_size: tuple[int, ...], gene
 def make_scheme(choice: Choice, key: str = "schemes") -> Scheme:
     """A merging scheme; α may still have to be tuned."""
     tuned = ("alpha", TUNE)
-    ours = ("label", PRUNE_FIRST)
+    ours, share = ("label", PRUNE_FIRST), choice.options.get(PRUNE_FIRST, 0.5)
+    if not isinstance(share, (int, float)) or not 0 < share < 1:
+        raise PamergeError(
+            f"{PRUNE_FIRST} = {share!r}; expected the share of the effort, between 0 and 1, that the networks are "
+            "pruned with one by one before they are merged."
+        )
     options = {name: value for name, value in choice.options.items() if name not in ours and (name, value) != tuned}
     factory = lookup(SCHEMES, choice, key)
     if "estimator" in options and "estimator" in inspect.signature(factory).parameters:

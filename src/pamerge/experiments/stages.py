@@ -263,13 +263,9 @@ def pruned_apart(
     setting: Setting, material: Material, choice: Choice
 ) -> tuple[MultitaskNetwork, Notes, dict[str, Any]]:
     """The networks that a scheme starts from if they are pruned one by one first, what it took, what they depend on."""
-    share = choice.options[PRUNE_FIRST]
-    if not isinstance(share, (int, float)) or not 0 < share < 1 or setting.effort is None:
-        raise PamergeError(
-            f"{PRUNE_FIRST} = {share!r}; expected the share of the effort, between 0 and 1, that the networks are "
-            "pruned with one by one before they are merged."
-        )
-    apart = replace(setting, effort=round(share * setting.effort))
+    if setting.effort is None:
+        raise PamergeError(f"{PRUNE_FIRST} is a share of the effort, which has no limit; expected effort = …")
+    apart = replace(setting, effort=round(choice.options[PRUNE_FIRST] * setting.effort))
     return *pruned(apart, material, APART), pruned_depends_on(apart, APART)
 
 
