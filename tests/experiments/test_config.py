@@ -66,6 +66,17 @@ def test_a_try_is_the_scheme_with_its_options(tmp_path) -> None:
         ("max_drop = 0.02", "problem1 = {fraction = 1.5}", r"problem1.fraction = 1\.5; expected a share between"),
         ("max_drop = 0.02", "problem1 = {steps = -1}", "problem1.steps = -1; expected a whole number from 0"),
         ("max_drop = 0.02", "max_drop = -1", "max_drop = -1; expected a number above 0"),
+        ("max_drop = 0.02", "finetune_lr = 0", "finetune_lr = 0; expected a number above 0"),
+        (
+            "max_drop = 0.02",
+            "first = {max_drop = 0.001}",
+            r"first\.effort = 10000; expected a number above 0 and below",
+        ),
+        (
+            "max_drop = 0.02",
+            "first = {max_drop = 0.5, effort = 5}",
+            r"first\.max_drop = 0\.5; expected .* below max_drop",
+        ),
         ("max_drop = 0.02", "distill = 1.5", r"distill = 1\.5; expected a number from 0 to 1"),
         ('name = "digits"\nschemes', "schemes", "the key 'name' is missing"),
         ('pruners = [{name = "taylor", batches = 5}]', "pruners = []", r"pruners = \[\]; expected a list"),

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from pamerge import PamergeError, PamergeWarning
 from pamerge.experiments import Choice, Config, Event, original_networks, run
-from pamerge.experiments.config import Pretraining
+from pamerge.experiments.config import First, Pretraining
 from pamerge.experiments.registry import make_data
 
 CONFIG = Config(
@@ -110,6 +110,29 @@ def test_another_pruner_does_not_train_the_networks_again(finished) -> None:
     other = Config(**{**vars(CONFIG), "pruners": (Choice("magnitude"),), "schemes": (Choice("separate"),)})
     run(other, folder)
     assert set((folder / "stages").glob("pretrain-*")) == trained
+
+
+def test_a_larger_budget_goes_on_from_where_a_smaller_one_ended(finished) -> None:
+    folder, (narrow,) = finished
+    before = set((folder / "stages").glob("*"))
+    first = First(max_drop=CONFIG.max_drop, effort=CONFIG.effort)
+    schemes = (Choice("pam", {"alpha": 0.1}),)
+    (wide,) = run(replace(CONFIG, name="wide", schemes=schemes, max_drop=0.6, effort=400, first=first), folder)
+    added = {path.name.split("-")[0] for path in set((folder / "stages").glob("*")) - before}
+    assert "pruned" in added
+    assert not {"merged", "finetuned"} & added
+    small, large = narrow["schemes"]["pam"], wide["schemes"]["pam"]
+    assert large["path"][0]["flops"] == small["flops"]
+    assert small["task_batches"] < large["task_batches"] <= 400
+    assert large["seconds"] > small["seconds"]
+
+
+def test_the_rate_of_fine_tuning_can_be_chosen(finished) -> None:
+    folder, _ = finished
+    before = {path: path.read_bytes() for path in (folder / "stages").glob("finetuned-*.pam")}
+    run(replace(CONFIG, schemes=(Choice("separate"),), finetune_lr=0.01), folder)
+    (added,) = set((folder / "stages").glob("finetuned-*.pam")) - set(before)
+    assert added.read_bytes() not in before.values()
 
 
 def test_original_networks_teach_if_they_are_asked_to(finished) -> None:

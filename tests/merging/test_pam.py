@@ -60,6 +60,32 @@ def test_a_trunk_is_shared_whatever_alpha_and_what_is_above_it_is_not() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")
+def test_an_exclusive_share_divides_all_layers_above_the_trunk_alike() -> None:
+    source = with_labels("lenet5", 2)
+    network = PAM(exclusive=0.25, trunk=0.25).merge(source)
+    first, *others = network.merging.layers.values()
+    assert set(first.sizes) == {TaskSet("AB")}
+    for layer in others:
+        for task in "AB":
+            assert layer.sizes[TaskSet(task)] == round(0.25 * list(layer.origins.values()).count(TaskSet(task)))
+    assert str(PAM(exclusive=1.0).merge(source)) == str(Separate().merge(source))
+    assert str(PAM(exclusive=0.0).merge(source)) == str(PAM(alpha=-1.0).merge(source))
+
+
+@pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")
+def test_with_an_exclusive_share_shared_neurons_without_a_partner_go_back_to_their_task() -> None:
+    """Networks of different widths: the wider one has neurons that cannot be zipped."""
+    source = with_labels("vgg11 and vgg16", 2)
+    network = PAM(exclusive=0.25, zip=2.0).merge(source)
+    network.check()
+    origins = network.structure.origins
+    both = network.structure.mask("AB")
+    for junction in network.junctions.values():
+        if not junction.fixed:
+            assert all(origins[neuron] == both for neuron in junction.groups.get(TaskSet("AB"), ())), junction.name
+
+
+@pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")
 @pytest.mark.parametrize("trunk", [0.1, 0.3, 0.5, 0.7])
 def test_a_residual_stream_is_in_the_trunk_as_a_whole_or_not_at_all(trunk: float) -> None:
     network = PAM(alpha=1.0, trunk=trunk).merge(with_labels("small_resnet", 2))

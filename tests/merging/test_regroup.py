@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pamerge import PamergeError, TaskSet
 from pamerge.information import Gaussian, trace_collected
 from pamerge.merging import regroup
+from pamerge.merging.regroup import regroup_share
 
 TASKS = "ABC"
 
@@ -162,3 +163,33 @@ def test_random_layers_have_neurons_of_every_kind() -> None:
         kinds |= {len(tasks) for tasks in regroup(layer.origins, layer.trace, 0.2, overlap="drop").task_sets}
     assert kinds == {0, 1, 2}
     assert np.mean([len(Layer(3, 10, s).origins) for s in range(3)]) == 10
+
+
+@QUICK
+@given(layers, st.floats(0, 1))
+def test_a_share_of_each_networks_neurons_becomes_exclusive_to_its_own_task(layer: Layer, share: float) -> None:
+    found = regroup_share(layer.origins, layer.trace, share)
+    everyone = TaskSet(task for origin in layer.origins for task in origin)
+    for tasks in {*layer.origins}:
+        own = [sets for origin, sets in zip(layer.origins, found.task_sets, strict=True) if origin == tasks]
+        assert own.count(tasks) == round(share * len(own)) == found.claimed[tasks]
+        assert own.count(everyone) == len(own) - own.count(tasks)
+
+
+def test_the_neurons_that_say_least_about_the_other_task_become_exclusive() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = {task: torch.randn(500, 1, generator=generator) for task in "AB"}
+    x = torch.randn(500, 4, generator=generator)
+    x[:, 1] += 3 * labels["B"][:, 0]  # of A's two neurons, this one knows B
+    collector = Gaussian().collector()
+    collector.add(x, labels)
+    a, b = TaskSet("A"), TaskSet("B")
+    found = regroup_share([a, a, b, b], lambda tasks, own: trace_collected(collector, sorted(tasks), own), 0.5)
+    assert found.task_sets[:2] == (a, TaskSet("AB"))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), "half"])
+def test_a_share_that_is_none_is_refused(share) -> None:
+    layer = Layer(2, 4, 0)
+    with pytest.raises(PamergeError, match=r"exclusive=.*; expected a share of the neurons, from 0 to 1"):
+        regroup_share(layer.origins, layer.trace, share)

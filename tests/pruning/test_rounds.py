@@ -95,3 +95,13 @@ def test_the_first_lap_has_as_many_rounds_as_asked_for(asked):
     pruner = OneByOne()
     one_lap(pruner, fraction=0.01, rounds=asked)
     assert pruner.rounds == ["shape", "parts", "size"] * asked
+
+
+def test_a_lap_ends_when_it_has_saved_as_much_as_a_lap_may():
+    """As where a single filter is a large part of a small network."""
+    network, pruner = merged(), OneByOne()
+    mix = resolve_mix(None, network.tasks)
+    before = expected_flops(network, mix)
+    one_lap(pruner, network, fraction=0.01, rounds=40)  # 40 rounds of a hundredth each
+    assert rounds(pruner) < 40
+    assert 0.4 <= 1 - expected_flops(network, mix) / before < 0.6

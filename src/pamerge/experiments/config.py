@@ -92,6 +92,21 @@ class Problem1:
 
 
 @dataclass(frozen=True)
+class First:
+    """A smaller budget that networks are pruned to before they go on to that of the experiment.
+
+    With the same ``--out`` as an experiment that has this budget and effort, its networks are not pruned again.
+
+    Attributes:
+        max_drop: the smaller budget.
+        effort: how much of the effort it may use, from the original networks on.
+    """
+
+    max_drop: float = 0.01
+    effort: int = 10_000
+
+
+@dataclass(frozen=True)
 class Config:
     """An experiment.
 
@@ -107,6 +122,7 @@ class Config:
         effort: how many task-batches (a batch used for one task's loss) every scheme may use, from the original
             networks on, for merging, tuning, fine-tuning and pruning together.
         finetune: training steps between merging and pruning.
+        finetune_lr: their learning rate at the start; that of :func:`pamerge.finetune` if it is left out.
         distill: from 0 to 1, the original networks' share, as teachers, in the loss of fine-tuning and pruning; labels
             have the rest.
         prune: options of :func:`pamerge.prune`, the same for all schemes.
@@ -116,6 +132,7 @@ class Config:
         batch_size: of all training.
         seeds: one run for each.
         problem1: also measure what the other tasks lose when one task alone is pruned.
+        first: prune to a smaller budget before.
     """
 
     name: str
@@ -127,6 +144,7 @@ class Config:
     max_drop: float = 0.01
     effort: int = 10_000
     finetune: int = 200
+    finetune_lr: float | None = None
     distill: float = 0.0
     prune: Mapping[str, Any] = field(default_factory=dict)
     tune: Mapping[str, Any] = field(default_factory=dict)
@@ -134,6 +152,7 @@ class Config:
     batch_size: int = 64
     seeds: tuple[int, ...] = (0,)
     problem1: Problem1 | None = None
+    first: First | None = None
 
 
 def read_config(path: str | Path) -> Config:
@@ -171,7 +190,7 @@ def parse_config(content: Mapping[str, Any]) -> Config:
             values[key] = _choices(values[key], key)
     for choice in values.get("schemes", ()):
         _check_tries(choice)
-    for key, kind in (("pretraining", Pretraining), ("problem1", Problem1)):
+    for key, kind in (("pretraining", Pretraining), ("problem1", Problem1), ("first", First)):
         if key in values:
             check_table(values[key], kind, key)
             values[key] = kind(**values[key])
@@ -180,6 +199,8 @@ def parse_config(content: Mapping[str, Any]) -> Config:
         values["seeds"] = tuple(values["seeds"])
     config = Config(**values)
     check_numbers(config)
+    if config.finetune_lr is not None and not config.finetune_lr > 0:
+        raise PamergeError(f"finetune_lr = {config.finetune_lr!r}; expected a number above 0.")
     if config.batch_size < 1:
         raise PamergeError(f"batch_size = {config.batch_size!r}; expected a whole number from 1.")
     if not config.seeds or len(set(config.seeds)) < len(config.seeds):
@@ -192,7 +213,16 @@ def parse_config(content: Mapping[str, Any]) -> Config:
         raise PamergeError(f"pretraining.epochs = {config.pretraining.epochs!r}; expected a whole number from 1.")
     if config.problem1 is not None:
         _check_problem1(config.problem1)
+    if config.first is not None:
+        _check_first(config.first, config)
     return config
+
+
+def _check_first(first: First, config: Config) -> None:
+    for name in ("max_drop", "effort"):
+        value, most = getattr(first, name), getattr(config, name)
+        if not 0 < value < most:
+            raise PamergeError(f"first.{name} = {value!r}; expected a number above 0 and below {name} = {most!r}.")
 
 
 def _check_problem1(options: Problem1) -> None:

@@ -222,6 +222,8 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
         store=store,
         basis=basis,
         progress=progress,
+        finetune_lr=config.finetune_lr,
+        first=config.first,
     )
 
 

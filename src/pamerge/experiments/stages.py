@@ -9,14 +9,14 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from pamerge.errors import PamergeError
-from pamerge.experiments.config import Choice
+from pamerge.experiments.config import Choice, First
 from pamerge.experiments.describe import information_record
 from pamerge.experiments.options import check_options
 from pamerge.experiments.registry import PRUNE_FIRST, TUNE, make_pruner, make_scheme
@@ -79,6 +79,8 @@ class Setting:
         store: where stages are kept.
         basis: everything else that the results depend on.
         progress: show how fine-tuning and pruning get on.
+        finetune_lr: the learning rate between merging and pruning; None for that of :func:`pamerge.finetune`.
+        first: a smaller budget to prune to before.
     """
 
     networks: Mapping[str, nn.Module]
@@ -98,6 +100,8 @@ class Setting:
     store: Store
     basis: Mapping[str, Any]
     progress: bool = False
+    finetune_lr: float | None = None
+    first: First | None = None
 
     def taught(self) -> dict[str, Any]:
         """How the original networks teach, as something that stages depend on."""
@@ -106,6 +110,10 @@ class Setting:
     def lessons(self) -> dict[str, Any]:
         """How the original networks teach, as options of training."""
         return {"distill": self.distill, "teachers": self.teachers()} if self.distill else {}
+
+    def rate(self) -> dict[str, Any]:
+        """The learning rate of fine-tuning, if it is chosen."""
+        return {} if self.finetune_lr is None else {"lr": self.finetune_lr}
 
     def preferences(self) -> dict[str, Any]:
         """The mix and the options of tuning, as something that stages depend on."""
@@ -141,7 +149,7 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
     title, store = f"{choice.label}: prune with {setting.pruner.label}", setting.store
     if store.has_network("pruned", depends_on):  # then nothing that led to it is needed
         return store.network("pruned", depends_on, _nothing, title)
-    network, before = finetuned(setting, material, choice)
+    network, before = unpruned(setting, material, choice)
     spent = before.pop("task_batches")
     if setting.effort is not None and spent >= setting.effort:
         raise PamergeError(f"effort = {setting.effort}; {choice.label} used {spent} task-batches before pruning.")
@@ -190,6 +198,14 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
     return found
 
 
+def unpruned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
+    """What pruning begins with: the merged network, or the one that was pruned to a smaller budget before."""
+    first = setting.first
+    if first is None:
+        return finetuned(setting, material, choice)
+    return pruned(replace(setting, max_drop=first.max_drop, effort=first.effort, first=None), material, choice)
+
+
 def _part(tasks: TaskSet, parts: Sequence[TaskSet]) -> dict[str, Any]:
     """What tells the checkpoint of a part from the others'."""
     return {"part": str(tasks)} if len(parts) > 1 else {}
@@ -215,8 +231,10 @@ def pruned_depends_on(setting: Setting, choice: Choice) -> dict[str, Any]:
         "max_drop": setting.max_drop,
         "effort": setting.effort,
         "finetune": setting.finetune,
+        **setting.rate(),
         **setting.taught(),
         "prune": dict(setting.prune),
+        **({} if setting.first is None else {"first": asdict(setting.first)}),
     }
 
 
@@ -236,7 +254,7 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
     notes |= {name: merging[name] for name in ("merging", "information")}
     if not setting.finetune:
         return network, notes
-    depends_on = {**basis, "finetune": setting.finetune, **setting.taught()}
+    depends_on = {**basis, "finetune": setting.finetune, **setting.rate(), **setting.taught()}
     checkpoint = setting.store.path("finetuning", depends_on, ".checkpoint")
 
     def make() -> tuple[MultitaskNetwork, Notes]:
@@ -248,6 +266,7 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
+            **setting.rate(),
             **setting.lessons(),
         )
         return network, {"task_batches": result.task_batches, "seconds": result.seconds}

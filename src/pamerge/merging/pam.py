@@ -15,7 +15,7 @@ from pamerge.information import Collector, Estimator, Gaussian, Trace, trace_col
 from pamerge.information.activations import junction_activations
 from pamerge.merging.between_layers import BetweenLayers
 from pamerge.merging.material import Material
-from pamerge.merging.regroup import Overlap, Regrouping, regroup
+from pamerge.merging.regroup import Overlap, Regrouping, regroup, regroup_share
 from pamerge.merging.result import LayerMerging, Merging
 from pamerge.merging.zipper import give_back_without_partner, zip_network
 from pamerge.network.network import Junction, MultitaskNetwork
@@ -39,6 +39,10 @@ class PAM:
             that ``zip`` finds no partner for; a residual stream belongs to it as a whole. What a layer knows about
             labels can only be less than what those before it know, but estimators see little of it in early layers, so
             that α alone does not tell that these serve everyone.
+        exclusive: the share of each network's neurons in a layer that becomes exclusive, those that say least about the
+            other tasks' labels, whatever α; None to let α decide. Estimators see little in some layers and much in
+            others, so that one α may divide them very differently. With ``zip``, neurons that find no partner become
+            exclusive, too.
         estimator: how information is measured: ``Gaussian()`` or the paper's ``Mixture()``.
         overlap: what happens to a neuron in several exclusive sets: ``"origin"``, ``"share"`` or the paper's
             ``"drop"``.
@@ -56,6 +60,7 @@ class PAM:
 
     alpha: float | Mapping[str, float] = 0.05
     trunk: float = 0.0
+    exclusive: float | None = None
     estimator: Estimator = field(default_factory=Gaussian)
     overlap: Overlap = "origin"
     levels: int | None = None
@@ -89,8 +94,10 @@ class PAM:
         zipped = []
         if self.zip is not None:
             zipped = zip_network(network, material.calibration, tolerance=self.zip, after_layer=tune)
-            trunk = traces.layers[: _trunk_length(traces.layers, self.trunk)]
-            give_back_without_partner(network, [junction.name for layer in trunk for junction in layer.junctions])
+            matched = traces.layers
+            if self.exclusive is None:
+                matched = matched[: _trunk_length(traces.layers, self.trunk)]
+            give_back_without_partner(network, [junction.name for layer in matched for junction in layer.junctions])
         network.merging = Merging(
             repr(self),
             material.alignment,
@@ -120,6 +127,8 @@ class PAM:
         return {**alphas, **dict.fromkeys(names[: _trunk_length(traces.layers, self.trunk)], ALL_SHARED)}
 
     def _regroup(self, layer: Layer, alpha: float) -> Regrouping:
+        if self.exclusive is not None:
+            return regroup_share(layer.origins, layer.trace, self.exclusive if alpha > ALL_SHARED else 0.0)
         return regroup(layer.origins, layer.trace, alpha, overlap=self.overlap, levels=self.levels)
 
 

@@ -33,7 +33,7 @@ class Regrouping:
 
     Attributes:
         task_sets: the task set of each neuron, empty where it was dropped.
-        claimed: how many neurons each exclusive set took before overlaps were resolved.
+        claimed: how many neurons each exclusive set took, before overlaps were resolved.
         bits: the information of each exclusive set, as claimed, about the labels outside it.
         totals: the information of the whole layer about the same labels, which α is a share of.
     """
@@ -102,6 +102,33 @@ def regroup(
         pool = [neuron for neuron in pool if neuron not in chosen]
     task_sets = tuple(chosen.get(neuron, everyone) for neuron in range(len(origins)))
     return Regrouping(task_sets, claimed, bits, totals)
+
+
+def regroup_share(origins: Sequence[TaskSet], tracer: Tracer, share: float) -> Regrouping:
+    """A share of each network's neurons becomes exclusive to its task: those that say least about the other labels.
+
+    The same greedy as in :func:`regroup`, cut by the number of neurons instead of by what they say, so that layers of
+    which an estimator sees little are divided like all others. What is left is shared by all tasks.
+
+    Args:
+        origins: the task that each neuron's network was trained for.
+        tracer: gives the greedy order of neurons about the labels of some tasks.
+        share: from 0, where everything is shared, to 1, where everything is exclusive.
+    """
+    if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise PamergeError(f"exclusive={share!r}; expected a share of the neurons, from 0 to 1.")
+    everyone = TaskSet(task for origin in origins for task in origin)
+    task_sets = [everyone] * len(origins)
+    claimed, bits, totals = {}, {}, {}
+    for tasks in [TaskSet([task]) for task in sorted(everyone)] if len(everyone) > 1 else []:
+        own = [neuron for neuron, origin in enumerate(origins) if origin == tasks]
+        count = round(share * len(own))
+        trace = tracer(everyone - tasks, own)
+        for neuron in trace.order[:count]:
+            task_sets[neuron] = tasks
+        claimed[tasks], bits[tasks] = count, trace.bits[count - 1] if count else 0.0
+        totals[tasks] = tracer(everyone - tasks, None).total
+    return Regrouping(tuple(task_sets), claimed, bits, totals)
 
 
 def _resolve(overlap: Overlap, sets: list[TaskSet], origin: TaskSet) -> TaskSet | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pamerge.pruning.alone import could_save_alone, others_untouched
 from pamerge.pruning.averages import forget_averages, take_averages, update_averages
 from pamerge.pruning.budget import Budget
-from pamerge.pruning.pace import set_off, shorten, slow_down, speed_up
+from pamerge.pruning.pace import LARGEST_LAP, set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
 from pamerge.pruning.ranking import expected_flops, sharers, subgraph_cost
 from pamerge.pruning.removal import Removal
@@ -190,7 +190,9 @@ class Loop:
         What a round removes is divided among the tasks that share it: otherwise, what all of them use would lose as
         many times as much in a lap as there are tasks, which no training brings back.
 
-        To judge a lap and to train what it has harmed takes much longer than a round, whatever the lap has saved.
+        To judge a lap and to train what it has harmed takes much longer than a round, whatever the lap has saved. In a
+        small network one filter may be much more than a round is meant to save, so that a lap ends as soon as it has
+        saved as much as a lap may.
         """
         at = self.state.at
         turns: dict[str, Removal] = {}
@@ -202,15 +204,18 @@ class Loop:
         costs = {task: subgraph_cost(self.network, self.of.mix, task) for task in tasks}
         shares = {task: min(1.0, at.reach[task]) / sharers(self.network, task, tasks) for task in tasks}
         fractions = {task: self.settings.fraction * share for task, share in shares.items()}
+        most = cost * max(LARGEST_LAP, self.settings.rounds * self.settings.fraction)
         enough = WORTHWHILE * min((fractions[task] * costs[task] for task in tasks if costs[task]), default=math.inf)
         for number in range(max(planned, MOST_ROUNDS)):
             saved = cost - expected_flops(self.network, self.of.mix)
-            if number and (not self._may_go_on() or self._missing() <= 0):
+            if number and (saved >= most or not self._may_go_on() or self._missing() <= 0):
                 break
             if number >= planned and saved >= enough:
                 break
             before, idle = at.task_batches, True
             for task in [task for task in tasks if number < at.reach[task] or number >= planned]:
+                if cost - expected_flops(self.network, self.of.mix) >= most:
+                    break
                 found = self._turn(task, fractions[task], steps, trained)
                 turns[task] = turns[task] + found if task in turns else found
                 idle = idle and not found.removed
