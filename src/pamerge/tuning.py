@@ -61,6 +61,8 @@ class Probe:
 def name_of(scheme: PAM) -> str:
     """A candidate in a word or two."""
     zipped = "" if scheme.zip is None else f", zip {scheme.zip:g}"
+    if scheme.exclusive is not None:
+        return f"exclusive {scheme.exclusive:g}{zipped}"
     if scheme.alpha == ALL_SHARED:
         return f"all shared{zipped}"
     name = "separate" if scheme.alpha == SEPARATE else f"α = {scheme.alpha:g}, {scheme.overlap}"
@@ -129,6 +131,7 @@ def compare_alphas(
     scheme: PAM | None = None,
     alphas: Sequence[float] = LADDER,
     trunks: Sequence[float] = (0.5,),
+    exclusives: Sequence[float] = (0.25,),
     overlaps: Sequence[str] = ("origin",),
     zips: Sequence[float | None] = (None, 0.5),
     share: float = 0.4,
@@ -155,6 +158,8 @@ def compare_alphas(
         scheme: settings that all candidates have in common (estimator, levels, streams, samples).
         alphas: the ladder of α between the two ends.
         trunks: networks that share the first layers, so large a share of them, and nothing after that; each is tried.
+        exclusives: the share of every layer's neurons that is exclusive, those that say most about their own task's labels
+            alone; each is tried.
         overlaps: what to do with neurons in several exclusive sets; every choice is tried.
         zips: whether to make similar shared neurons one, and how similar; every choice is tried with every α.
         share: the expected cost to prune to, as a share of that of the original networks side by side.
@@ -169,12 +174,13 @@ def compare_alphas(
         )
     if not zips or not 0 < share < 1:
         raise PamergeError(f"zips={tuple(zips)!r}, share={share!r}; expected at least one zip, a share from 0 to 1.")
-    base = replace(scheme or PAM(), trunk=0.0)
+    base = replace(scheme or PAM(), trunk=0.0, exclusive=None)
     candidates = [replace(base, alpha=SEPARATE, overlap="origin", zip=None)]
     candidates += [replace(base, alpha=ALL_SHARED, overlap="origin", zip=zip) for zip in zips]
     candidates += [
         replace(base, alpha=SEPARATE, trunk=trunk, overlap="origin", zip=zip) for trunk in trunks for zip in zips
     ]
+    candidates += [replace(base, exclusive=part, overlap="origin", zip=zip) for part in exclusives for zip in zips]
     candidates += [
         replace(base, alpha=alpha, overlap=overlap, zip=zip)  # type: ignore[arg-type]
         for alpha in alphas

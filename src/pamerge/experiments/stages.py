@@ -340,7 +340,7 @@ def tuned(setting: Setting, choice: Choice) -> tuple[Any, Notes]:
                 **tune_options(setting.tune),
             )
         return {
-            "chosen": {name: getattr(found.best, name) for name in ("alpha", "trunk", "overlap", "zip")},
+            "chosen": {name: getattr(found.best, name) for name in ("alpha", "trunk", "exclusive", "overlap", "zip")},
             "probes": {probe.name: {"drop": probe.drop, "cost": probe.cost} for probe in found.probes},
             "task_batches": sum(probe.task_batches for probe in found.probes),
             "seconds": sum(probe.seconds for probe in found.probes),

@@ -39,10 +39,9 @@ class PAM:
             that ``zip`` finds no partner for; a residual stream belongs to it as a whole. What a layer knows about
             labels can only be less than what those before it know, but estimators see little of it in early layers, so
             that α alone does not tell that these serve everyone.
-        exclusive: the share of each network's neurons in a layer that becomes exclusive, those that say least about the
-            other tasks' labels, whatever α; None to let α decide. Estimators see little in some layers and much in
-            others, so that one α may divide them very differently. With ``zip``, neurons that find no partner become
-            exclusive, too.
+        exclusive: the share of each network's neurons in a layer that becomes exclusive, whatever α: those that say
+            most about their own task's labels alone. None to let α decide, as in the paper. With ``zip``, neurons that
+            find no partner become exclusive, too. Layers of a trunk have none.
         estimator: how information is measured: ``Gaussian()`` or the paper's ``Mixture()``.
         overlap: what happens to a neuron in several exclusive sets: ``"origin"``, ``"share"`` or the paper's
             ``"drop"``.

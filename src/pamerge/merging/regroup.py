@@ -105,10 +105,13 @@ def regroup(
 
 
 def regroup_share(origins: Sequence[TaskSet], tracer: Tracer, share: float) -> Regrouping:
-    """A share of each network's neurons becomes exclusive to its task: those that say least about the other labels.
+    """A share of each network's neurons becomes exclusive to its task: those that say most about its labels alone.
 
-    The same greedy as in :func:`regroup`, cut by the number of neurons instead of by what they say, so that layers of
-    which an estimator sees little are divided like all others. What is left is shared by all tasks.
+    Theorem 2 of the paper wants exclusive sets that say little about the other tasks' labels *and* much about their
+    own. The greedy of :func:`regroup` looks at the first only, so that neurons that say nothing to anyone are exclusive
+    first. Here each neuron has a place in two orders, from those that say least to those that say most about its own
+    task's labels, and about the others'; exclusive are those that are further up in the first than in the second. What
+    is left is shared by all tasks.
 
     Args:
         origins: the task that each neuron's network was trained for.
@@ -122,11 +125,14 @@ def regroup_share(origins: Sequence[TaskSet], tracer: Tracer, share: float) -> R
     claimed, bits, totals = {}, {}, {}
     for tasks in [TaskSet([task]) for task in sorted(everyone)] if len(everyone) > 1 else []:
         own = [neuron for neuron, origin in enumerate(origins) if origin == tasks]
-        count = round(share * len(own))
-        trace = tracer(everyone - tasks, own)
-        for neuron in trace.order[:count]:
+        inside, outside = (
+            {neuron: place for place, neuron in enumerate(tracer(about, own).order)}
+            for about in (tasks, everyone - tasks)
+        )
+        taken = sorted(own, key=lambda neuron: outside[neuron] - inside[neuron])[: round(share * len(own))]
+        for neuron in taken:
             task_sets[neuron] = tasks
-        claimed[tasks], bits[tasks] = count, trace.bits[count - 1] if count else 0.0
+        claimed[tasks], bits[tasks] = len(taken), tracer(everyone - tasks, taken).total if taken else 0.0
         totals[tasks] = tracer(everyone - tasks, None).total
     return Regrouping(tuple(task_sets), claimed, bits, totals)
 
