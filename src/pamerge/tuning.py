@@ -158,7 +158,7 @@ def compare_alphas(
         scheme: settings that all candidates have in common (estimator, levels, streams, samples).
         alphas: the ladder of α between the two ends.
         trunks: networks that share the first layers, so large a share of them, and nothing after that; each is tried.
-        exclusives: the share of every layer's neurons that is exclusive, those that say most about their own task's labels
+        exclusives: the share of every layer's neurons that is exclusive, those that say most about their own labels
             alone; each is tried.
         overlaps: what to do with neurons in several exclusive sets; every choice is tried.
         zips: whether to make similar shared neurons one, and how similar; every choice is tried with every α.
