@@ -52,8 +52,8 @@ CONDITION_SCHEMES = {
 }
 CONFIG = Config(
     name="ablations",
-    data=Choice("lfw", {"quantile": 0.5}),
-    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True}),
+    data=Choice("lfw", {"quantile": 0.5, "shares": [0.6, 0.2, 0.2]}),
+    network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True, "dropout": 0.0}),
     schemes=(),
     pruners=(),
     pretraining=Pretraining(common_epochs=8, epochs=2, lr=1e-3),
