@@ -191,8 +191,8 @@ class Loop:
         many times as much in a lap as there are tasks, which no training brings back.
 
         To judge a lap and to train what it has harmed takes much longer than a round, whatever the lap has saved. In a
-        small network one filter may be much more than a round is meant to save, so that a lap ends as soon as it has
-        saved as much as a lap may.
+        small network one filter may be much more than a round is meant to save, so that a task whose subgraph has lost
+        as much as a lap may take has no further turn.
         """
         at = self.state.at
         turns: dict[str, Removal] = {}
@@ -204,18 +204,19 @@ class Loop:
         costs = {task: subgraph_cost(self.network, self.of.mix, task) for task in tasks}
         shares = {task: min(1.0, at.reach[task]) / sharers(self.network, task, tasks) for task in tasks}
         fractions = {task: self.settings.fraction * share for task, share in shares.items()}
-        most = cost * max(LARGEST_LAP, self.settings.rounds * self.settings.fraction)
+        most = max(LARGEST_LAP, self.settings.rounds * self.settings.fraction)
+        least = {task: (1 - most) * self.network.flops(task) for task in tasks}
         enough = WORTHWHILE * min((fractions[task] * costs[task] for task in tasks if costs[task]), default=math.inf)
         for number in range(max(planned, MOST_ROUNDS)):
             saved = cost - expected_flops(self.network, self.of.mix)
-            if number and (saved >= most or not self._may_go_on() or self._missing() <= 0):
+            if number and (not self._may_go_on() or self._missing() <= 0):
                 break
             if number >= planned and saved >= enough:
                 break
             before, idle = at.task_batches, True
             for task in [task for task in tasks if number < at.reach[task] or number >= planned]:
-                if cost - expected_flops(self.network, self.of.mix) >= most:
-                    break
+                if self.network.flops(task) <= least[task]:
+                    continue
                 found = self._turn(task, fractions[task], steps, trained)
                 turns[task] = turns[task] + found if task in turns else found
                 idle = idle and not found.removed

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pamerge.pruning.run_state import Position
 
 LARGEST_LAP = 0.3
-"""No task comes to remove more than about this share of its subgraph in a lap by doing well, and a lap ends when all
-tasks together have saved as much, unless ``rounds`` asks for more."""
+"""No task comes to remove more than about this share of its subgraph in a lap by doing well, and it has no further turn
+in a lap in which its subgraph has lost as much, unless ``rounds`` asks for more."""
 
 LONGEST_REACH = 4.0
 """Nor does it get more rounds than this."""
