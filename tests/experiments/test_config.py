@@ -75,7 +75,7 @@ def test_a_try_is_the_scheme_with_its_options(tmp_path) -> None:
         (
             "max_drop = 0.02",
             "first = {max_drop = 0.5, effort = 5}",
-            r"first\.max_drop = 0\.5; expected .* below max_drop",
+            r"first\.max_drop = 0\.5; expected .* at most max_drop",
         ),
         ("max_drop = 0.02", "distill = 1.5", r"distill = 1\.5; expected a number from 0 to 1"),
         ('name = "digits"\nschemes', "schemes", "the key 'name' is missing"),

@@ -93,12 +93,13 @@ class Problem1:
 
 @dataclass(frozen=True)
 class First:
-    """A smaller budget that networks are pruned to before they go on to that of the experiment.
+    """A budget and an effort that networks are pruned with before they go on to those of the experiment.
 
-    With the same ``--out`` as an experiment that has this budget and effort, its networks are not pruned again.
+    With the same ``--out`` as an experiment that has this budget and effort, its networks are not pruned again. To go
+    on begins with small steps, whatever ``prune.rounds``.
 
     Attributes:
-        max_drop: the smaller budget.
+        max_drop: the budget; not above that of the experiment.
         effort: how much of the effort it may use, from the original networks on.
     """
 
@@ -132,7 +133,7 @@ class Config:
         batch_size: of all training.
         seeds: one run for each.
         problem1: also measure what the other tasks lose when one task alone is pruned.
-        first: prune to a smaller budget before.
+        first: prune with a smaller budget or effort before.
     """
 
     name: str
@@ -219,10 +220,14 @@ def parse_config(content: Mapping[str, Any]) -> Config:
 
 
 def _check_first(first: First, config: Config) -> None:
-    for name in ("max_drop", "effort"):
-        value, most = getattr(first, name), getattr(config, name)
-        if not 0 < value < most:
-            raise PamergeError(f"first.{name} = {value!r}; expected a number above 0 and below {name} = {most!r}.")
+    if not 0 < first.max_drop <= config.max_drop:
+        raise PamergeError(
+            f"first.max_drop = {first.max_drop!r}; expected a number above 0, at most max_drop = {config.max_drop!r}."
+        )
+    if not 0 < first.effort < config.effort:
+        raise PamergeError(
+            f"first.effort = {first.effort!r}; expected a number above 0 and below effort = {config.effort!r}."
+        )
 
 
 def _check_problem1(options: Problem1) -> None:

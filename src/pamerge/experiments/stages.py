@@ -80,7 +80,7 @@ class Setting:
         basis: everything else that the results depend on.
         progress: show how fine-tuning and pruning get on.
         finetune_lr: the learning rate between merging and pruning; None for that of :func:`pamerge.finetune`.
-        first: a smaller budget to prune to before.
+        first: a smaller budget or effort to prune with before.
     """
 
     networks: Mapping[str, nn.Module]
@@ -179,7 +179,7 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
                 seed=setting.seed,
                 progress=setting.progress,
                 **setting.lessons(),
-                **setting.prune,
+                **(setting.prune if setting.first is None else {**setting.prune, "rounds": 1}),
             )
             paths.append(path)
         return network, before | {
@@ -199,7 +199,7 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
 
 
 def unpruned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
-    """What pruning begins with: the merged network, or the one that was pruned to a smaller budget before."""
+    """What pruning begins with: the merged network, or the one that was pruned with less before."""
     first = setting.first
     if first is None:
         return finetuned(setting, material, choice)
