@@ -33,6 +33,7 @@ BASELINES = ("separate", "mtz")
 EXPERIMENTS = {
     "lenet5-fashion": ("LeNet-5, Fashion-MNIST canvases", "LeNet-5, Fashion-MNIST"),
     "vgg16-lfw-quarter": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
+    "vgg16-lfw-quarter-vib": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
     "vgg16-lfw-five-eighth": ("VGG-16 at an eighth of its width, LFW faces, five tasks", "VGG-16, LFW"),
     "vgg16-lfw-five-eighth-wide": ("VGG-16 at an eighth, LFW faces, five tasks, 2.5 points", "VGG-16, LFW"),
     "resnet18-lfw-half": ("ResNet-18 at half of its width, LFW faces", "ResNet-18, CelebA"),
