@@ -236,6 +236,18 @@ def tries_table() -> str:
     return "\n\n".join(parts)
 
 
+def efforts_table() -> str:
+    """What every scheme costs when it has part of its effort, and in the end, where experiments stopped on the way."""
+    rows = [["experiment", "pruner", "scheme", "task-batches", "MFLOPs of each combination", "expected"]]
+    for title, pruner, results, _ in _measured():
+        for scheme, found in results[0]["schemes"].items():
+            for step in (found.get("first"), found if "first" in found else None):
+                if step is not None:
+                    *each, expected = _mflops([step["flops"]])
+                    rows.append([title, PRUNERS[pruner], scheme, str(step["task_batches"]), " / ".join(each), expected])
+    return markdown(rows)
+
+
 def _mflops(costs: Sequence[Mapping[str, float]]) -> list[str]:
     """The cost of each combination, and the expected one, over the seeds."""
     each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in costs[0]]
@@ -366,6 +378,7 @@ TABLES = {
     "combinations": combinations_table,
     "fairness": fairness_table,
     "tries": tries_table,
+    "efforts": efforts_table,
     "levers": levers_table,
     "problem 1": problem1_table,
     "relatedness": relatedness_table,

@@ -122,7 +122,8 @@ def test_a_larger_budget_goes_on_from_where_a_smaller_one_ended(finished) -> Non
     assert "pruned" in added
     assert not {"merged", "finetuned"} & added
     small, large = narrow["schemes"]["pam"], wide["schemes"]["pam"]
-    assert large["path"][0]["flops"] == small["flops"]
+    assert large["path"][0]["flops"] == large["first"]["flops"] == small["flops"]
+    assert large["first"]["task_batches"] == small["task_batches"]
     assert small["task_batches"] < large["task_batches"] <= 400
     assert large["seconds"] > small["seconds"]
 

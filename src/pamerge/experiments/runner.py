@@ -34,7 +34,15 @@ from pamerge.experiments.registry import (
     make_pruner,
     make_scheme,
 )
-from pamerge.experiments.stages import Setting, check_mix, check_stage_options, pruned, pruned_apart, pruned_depends_on
+from pamerge.experiments.stages import (
+    Setting,
+    check_mix,
+    check_stage_options,
+    pruned,
+    pruned_apart,
+    pruned_depends_on,
+    unpruned,
+)
 from pamerge.experiments.store import Event, Store, Watch, digest
 from pamerge.merging import Material, prepare
 from pamerge.network.files import save, write_atomically
@@ -312,14 +320,18 @@ def _scheme(
         **notes,
     }
     if len(tried) > 1:
-        names = ("validation", "task_batches", "stopped")
         found["chosen_try"] = choice.label
-        found["tries"] = {
-            each.label: {"flops": _costs(other), **{name: told[name] for name in names}} for each, other, told in tried
-        }
+        found["tries"] = {each.label: _in_short(other, told) for each, other, told in tried}
+    if setting.first is not None:
+        found["first"] = _in_short(*unpruned(setting, material, choice))
     if config.problem1 is not None:
         found["problem1"] = prune_one_task(setting, material, choice, config.problem1)
     return network, found
+
+
+def _in_short(network: MultitaskNetwork, notes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a pruned network costs, and what it took."""
+    return {"flops": _costs(network), **{name: notes[name] for name in ("validation", "task_batches", "stopped")}}
 
 
 def _preference(setting: Setting, network: MultitaskNetwork, validation: Mapping[str, float]) -> tuple[float, float]:
