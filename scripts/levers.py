@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "levers.json"
 EXPERIMENT = read_config(ROOT / "configs" / "lenet5-fashion.toml")
 TAYLOR = EXPERIMENT.pruners[0]
-SCHEMES = {choice.label: choice.tries()[0].options for choice in EXPERIMENT.schemes}
-"""The first try of each scheme of the experiment."""
+SCHEMES = {choice.label: choice.tries()[-1].options for choice in EXPERIMENT.schemes}
+"""The last try of each scheme of the experiment, which was the best."""
 CONFIG = replace(EXPERIMENT, name="levers", pruners=(TAYLOR,), seeds=EXPERIMENT.seeds[:1])
 
 
@@ -55,8 +55,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "PAM": {**scheme("pam"), **PROBLEM1},
     "separate": {**scheme("separate"), **PROBLEM1},
     "MTZ": {**scheme("mtz"), **PROBLEM1},
-    "a sixth exclusive": scheme("pam", exclusive=0.15),
-    "half exclusive": scheme("pam", exclusive=0.5),
+    "a quarter exclusive": scheme("pam", exclusive=0.25),
+    "three fifths exclusive": scheme("pam", exclusive=0.6),
+    "MTZ, all shared": scheme("mtz", share=1.0),
     "α = 0.2 decides what is exclusive": scheme("pam", exclusive=None, alpha=0.2),
     "α = 0.5 decides what is exclusive": scheme("pam", exclusive=None, alpha=0.5),
     "convolutions shared, the rest apart": scheme("pam", exclusive=None, alpha=1.0, trunk=0.5),

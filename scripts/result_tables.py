@@ -237,14 +237,15 @@ def tries_table() -> str:
 
 
 def efforts_table() -> str:
-    """What every scheme costs when it has part of its effort, and in the end, where experiments stopped on the way."""
-    rows = [["experiment", "pruner", "scheme", "task-batches", "MFLOPs of each combination", "expected"]]
+    """What every scheme costs with part of its effort and in the end, where experiments stopped on the way."""
+    rows = [["experiment", "pruner", "scheme", "task-batches", "expected MFLOPs"]]
     for title, pruner, results, _ in _measured():
-        for scheme, found in results[0]["schemes"].items():
-            for step in (found.get("first"), found if "first" in found else None):
-                if step is not None:
-                    *each, expected = _mflops([step["flops"]])
-                    rows.append([title, PRUNERS[pruner], scheme, str(step["task_batches"]), " / ".join(each), expected])
+        for scheme in results[0]["schemes"]:
+            ends = [result["schemes"][scheme] for result in results]
+            for steps in ([end["first"] for end in ends if "first" in end], [end for end in ends if "first" in end]):
+                if steps:
+                    used = _spread((step["task_batches"] for step in steps), "{:.0f}")
+                    rows.append([title, PRUNERS[pruner], scheme, used, _mflops([s["flops"] for s in steps])[-1]])
     return markdown(rows)
 
 

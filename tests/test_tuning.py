@@ -36,8 +36,7 @@ def test_both_ends_are_among_the_candidates_and_the_one_that_lost_least_wins() -
         "all shared, zip 0.5",
         "trunk 0.5, then separate",
         "trunk 0.5, then separate, zip 0.5",
-        "exclusive 0.25",
-        "exclusive 0.25, zip 0.5",
+        "exclusive 0.4, zip 2",
         "α = 0.1, origin",
         "α = 0.1, origin, zip 0.5",
     }
@@ -95,7 +94,12 @@ def test_tune_alpha_returns_the_scheme() -> None:
         prune_options=SHORT,
         progress=False,
     )
-    assert scheme.alpha in (-1.0, 1.0) or scheme.exclusive == 0.25
+    assert scheme.alpha in (-1.0, 1.0) or scheme.exclusive == 0.4
+
+
+def test_a_wrong_share_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(PamergeError, match=r"exclusive=1\.5; expected a share of the neurons"):
+        compare(exclusives=(1.5,))
 
 
 def test_half_of_a_ladder_is_refused() -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from pamerge.errors import PamergeError, PamergeWarning
 from pamerge.merging import PAM, prepare
 from pamerge.merging.pam import ALL_SHARED
+from pamerge.merging.regroup import check_share
 from pamerge.pruning import Pruner, prune
 from pamerge.pruning.budget import losses, worst_excess
 from pamerge.pruning.ranking import expected_flops, resolve_mix
@@ -26,6 +27,9 @@ LADDER = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 SEPARATE = 1.0
 """An α at which nothing is shared."""
+
+ALL_PAIRS = 2.0
+"""A zip that makes all pairs of shared neurons one, however different."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def compare_alphas(
     scheme: PAM | None = None,
     alphas: Sequence[float] = LADDER,
     trunks: Sequence[float] = (0.5,),
-    exclusives: Sequence[float] = (0.25,),
+    exclusives: Sequence[float] = (0.4,),
     overlaps: Sequence[str] = ("origin",),
     zips: Sequence[float | None] = (None, 0.5),
     share: float = 0.4,
@@ -159,7 +163,7 @@ def compare_alphas(
         alphas: the ladder of α between the two ends.
         trunks: networks that share the first layers, so large a share of them, and nothing after that; each is tried.
         exclusives: the share of every layer's neurons that is exclusive, those that say most about their own labels
-            alone; each is tried.
+            alone, while all others are made one with a neuron of every other network; each is tried.
         overlaps: what to do with neurons in several exclusive sets; every choice is tried.
         zips: whether to make similar shared neurons one, and how similar; every choice is tried with every α.
         share: the expected cost to prune to, as a share of that of the original networks side by side.
@@ -172,6 +176,8 @@ def compare_alphas(
         raise PamergeError(
             f"alphas={tuple(alphas)!r}, overlaps={tuple(overlaps)!r}; expected both, or neither for the ends."
         )
+    for part in exclusives:
+        check_share(part)
     if not zips or not 0 < share < 1:
         raise PamergeError(f"zips={tuple(zips)!r}, share={share!r}; expected at least one zip, a share from 0 to 1.")
     base = replace(scheme or PAM(), trunk=0.0, exclusive=None)
@@ -180,7 +186,9 @@ def compare_alphas(
     candidates += [
         replace(base, alpha=SEPARATE, trunk=trunk, overlap="origin", zip=zip) for trunk in trunks for zip in zips
     ]
-    candidates += [replace(base, exclusive=part, overlap="origin", zip=zip) for part in exclusives for zip in zips]
+    candidates += [
+        replace(base, alpha=SEPARATE, exclusive=part, overlap="origin", zip=ALL_PAIRS) for part in exclusives
+    ]
     candidates += [
         replace(base, alpha=alpha, overlap=overlap, zip=zip)  # type: ignore[arg-type]
         for alpha in alphas

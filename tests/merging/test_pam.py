@@ -68,8 +68,15 @@ def test_an_exclusive_share_divides_all_layers_above_the_trunk_alike() -> None:
     for layer in others:
         for task in "AB":
             assert layer.sizes[TaskSet(task)] == round(0.25 * list(layer.origins.values()).count(TaskSet(task)))
+            assert layer.alpha * layer.totals[TaskSet(task)] >= layer.bits[TaskSet(task)] - 1e-9
+    assert str(PAM(exclusive=0.25, alpha=-1.0).merge(source)) == str(PAM(exclusive=0.25).merge(source))
     assert str(PAM(exclusive=1.0).merge(source)) == str(Separate().merge(source))
     assert str(PAM(exclusive=0.0).merge(source)) == str(PAM(alpha=-1.0).merge(source))
+
+
+def test_a_wrong_share_is_refused_even_where_a_trunk_leaves_nothing_to_share() -> None:
+    with pytest.raises(PamergeError, match="exclusive=7; expected a share of the neurons, from 0 to 1"):
+        PAM(exclusive=7, trunk=1.0).merge(with_labels("lenet5", 2))
 
 
 @pytest.mark.filterwarnings("ignore::pamerge.PamergeWarning")

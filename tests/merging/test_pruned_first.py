@@ -12,7 +12,7 @@ from support.merged import EXACT
 
 import pamerge
 from pamerge import MTZ, PAM, PamergeError, Separate, TaskSet
-from pamerge.experiments import Choice, run
+from pamerge.experiments import Choice, First, run
 
 BOTH = TaskSet({"A", "B"})
 
@@ -74,7 +74,7 @@ def test_an_experiment_prunes_the_networks_one_by_one_before_it_merges_them(tmp_
 def test_several_processes_end_with_what_one_does(tmp_path) -> None:
     tries = [{"trunk": 0.25, "prune_first": 0.5}, {"trunk": 0.5, "prune_first": 0.5}, {"name": "separate"}]
     schemes = (Choice("separate"), Choice("pam", {"alpha": 1.0, "zip": 2.0, "tries": tries}))
-    config = replace(CONFIG, schemes=schemes)
+    config = replace(CONFIG, schemes=schemes, effort=300, first=First(CONFIG.max_drop, CONFIG.effort))
     (alone,), (together,) = (run(config, tmp_path / str(jobs), jobs=jobs) for jobs in (1, 2))
     for name, found in alone["schemes"].items():
         assert together["schemes"][name]["flops"] == found["flops"]

@@ -176,19 +176,21 @@ def test_a_share_of_each_networks_neurons_becomes_exclusive_to_its_own_task(laye
         assert own.count(everyone) == len(own) - own.count(tasks)
 
 
-def test_the_neurons_that_say_least_about_the_other_task_become_exclusive() -> None:
+def test_the_neurons_that_say_most_about_their_own_labels_alone_become_exclusive() -> None:
     generator = torch.Generator().manual_seed(0)
     labels = {task: torch.randn(500, 1, generator=generator) for task in "AB"}
-    x = torch.randn(500, 4, generator=generator)
-    x[:, 1] += 3 * labels["B"][:, 0]  # of A's two neurons, this one knows B
+    x = torch.randn(500, 6, generator=generator)  # A's first neuron and all of B's say nothing to anyone
+    x[:, 1] += 3 * labels["A"][:, 0]
+    x[:, 2] += 3 * labels["B"][:, 0]
     collector = Gaussian().collector()
     collector.add(x, labels)
-    a, b = TaskSet("A"), TaskSet("B")
-    found = regroup_share([a, a, b, b], lambda tasks, own: trace_collected(collector, sorted(tasks), own), 0.5)
-    assert found.task_sets[:2] == (a, TaskSet("AB"))
+    a, b, both = TaskSet("A"), TaskSet("B"), TaskSet("AB")
+    found = regroup_share([a, a, a, b, b, b], lambda tasks, own: trace_collected(collector, sorted(tasks), own), 1 / 3)
+    assert found.task_sets[:3] == (both, a, both)
+    assert found.carried < 0.1
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), "half"])
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), "half", True])
 def test_a_share_that_is_none_is_refused(share) -> None:
     layer = Layer(2, 4, 0)
     with pytest.raises(PamergeError, match=r"exclusive=.*; expected a share of the neurons, from 0 to 1"):

@@ -17,7 +17,7 @@ from torch import Tensor
 from pamerge.errors import PamergeError
 from pamerge.experiments.config import Choice, Problem1
 from pamerge.experiments.registry import make_pruner
-from pamerge.experiments.stages import Setting, finetuned, pruned_depends_on
+from pamerge.experiments.stages import Setting, at_first, finetuned, pruned_depends_on
 from pamerge.merging import Material
 from pamerge.network.program import JunctionHook
 from pamerge.pruning import Pruner, Scores, Session, Surroundings, prune
@@ -84,7 +84,7 @@ def prune_one_task(setting: Setting, material: Material, choice: Choice, options
     checkpoint = setting.store.path("problem1", depends_on, ".checkpoint")
 
     def make() -> dict[str, Any]:
-        network, _ = finetuned(setting, material, choice)
+        network, _ = finetuned(at_first(setting), material, choice)
         path = prune(
             network,
             setting.loaders.train(),

@@ -36,12 +36,13 @@ from pamerge.experiments.registry import (
 )
 from pamerge.experiments.stages import (
     Setting,
+    at_first,
+    before_pruning,
     check_mix,
     check_stage_options,
     pruned,
     pruned_apart,
     pruned_depends_on,
-    unpruned,
 )
 from pamerge.experiments.store import Event, Store, Watch, digest
 from pamerge.merging import Material, prepare
@@ -155,7 +156,7 @@ def _prune_apart(config: Config, folder: Path, data: Path | None, seed: int, wat
     tries = [each for choice in config.schemes for each in choice.tries() if PRUNE_FIRST in each.options]
     for setting, _ in _settings(config, folder, data, seed, watch):
         for each in tries:
-            pruned_apart(setting, _material(setting), each)
+            pruned_apart(at_first(setting), _material(setting), each)
 
 
 def _prune_try(config: Config, folder: Path, data: Path | None, seed: int, choice: Choice, watch: Watch) -> None:
@@ -323,7 +324,7 @@ def _scheme(
         found["chosen_try"] = choice.label
         found["tries"] = {each.label: _in_short(other, told) for each, other, told in tried}
     if setting.first is not None:
-        found["first"] = _in_short(*unpruned(setting, material, choice))
+        found["first"] = _in_short(*before_pruning(setting, material, choice))
     if config.problem1 is not None:
         found["problem1"] = prune_one_task(setting, material, choice, config.problem1)
     return network, found

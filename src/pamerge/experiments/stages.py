@@ -146,10 +146,11 @@ def check_mix(mix: Any, tasks: Iterable[str]) -> None:
 def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
     """The network that a scheme ends with, and what it took."""
     depends_on = pruned_depends_on(setting, choice)
-    title, store = f"{choice.label}: prune with {setting.pruner.label}", setting.store
+    further = "" if setting.first is None else " further"
+    title, store = f"{choice.label}: prune{further} with {setting.pruner.label}", setting.store
     if store.has_network("pruned", depends_on):  # then nothing that led to it is needed
         return store.network("pruned", depends_on, _nothing, title)
-    network, before = unpruned(setting, material, choice)
+    network, before = before_pruning(setting, material, choice)
     spent = before.pop("task_batches")
     if setting.effort is not None and spent >= setting.effort:
         raise PamergeError(f"effort = {setting.effort}; {choice.label} used {spent} task-batches before pruning.")
@@ -198,12 +199,16 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
     return found
 
 
-def unpruned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
-    """What pruning begins with: the merged network, or the one that was pruned with less before."""
+def at_first(setting: Setting) -> Setting:
+    """The setting that a scheme begins with: with the smaller budget and effort, if it is pruned with these before."""
     first = setting.first
-    if first is None:
-        return finetuned(setting, material, choice)
-    return pruned(replace(setting, max_drop=first.max_drop, effort=first.effort, first=None), material, choice)
+    return setting if first is None else replace(setting, max_drop=first.max_drop, effort=first.effort, first=None)
+
+
+def before_pruning(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
+    """What pruning begins with: the merged network, or the one that was pruned with less before."""
+    make = finetuned if setting.first is None else pruned
+    return make(at_first(setting), material, choice)
 
 
 def _part(tasks: TaskSet, parts: Sequence[TaskSet]) -> dict[str, Any]:
@@ -314,7 +319,8 @@ def tuned(setting: Setting, choice: Choice) -> tuple[Any, Notes]:
     if not isinstance(scheme, PAM):
         return scheme, notes
     if choice.options.get("alpha") != TUNE:
-        return scheme, {**notes, "alpha": scheme.alpha}
+        said = {"alpha": scheme.alpha} if scheme.exclusive is None else {"exclusive": scheme.exclusive}
+        return scheme, {**notes, **said}
     depends_on = {
         **setting.basis,
         **setting.preferences(),

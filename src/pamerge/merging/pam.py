@@ -15,7 +15,7 @@ from pamerge.information import Collector, Estimator, Gaussian, Trace, trace_col
 from pamerge.information.activations import junction_activations
 from pamerge.merging.between_layers import BetweenLayers
 from pamerge.merging.material import Material
-from pamerge.merging.regroup import Overlap, Regrouping, regroup, regroup_share
+from pamerge.merging.regroup import Overlap, Regrouping, check_share, regroup, regroup_share
 from pamerge.merging.result import LayerMerging, Merging
 from pamerge.merging.zipper import give_back_without_partner, zip_network
 from pamerge.network.network import Junction, MultitaskNetwork
@@ -77,7 +77,8 @@ class PAM:
         network = material.side_by_side()
         traces = self.traces(material, network)
         alphas = self._alphas(traces)
-        groups = {layer.name: self._regroup(layer, alphas[layer.name]) for layer in traces.layers}
+        trunk = traces.layers[: _trunk_length(traces.layers, self.trunk)]
+        groups = {layer.name: self._regroup(layer, alphas[layer.name], layer in trunk) for layer in traces.layers}
         chosen: dict[str, dict[int, TaskSet]] = {}
         for layer in traces.layers:
             sets = dict(zip(layer.neurons, groups[layer.name].task_sets, strict=True))
@@ -85,7 +86,7 @@ class PAM:
                 chosen[junction.name] = {neuron: sets[neuron] for neuron in junction.task_sets()}
         network.regroup(chosen)
         layers = {
-            junction.name: _record(junction, layer, groups[layer.name], alphas[layer.name], network)
+            junction.name: _record(junction, layer, groups[layer.name], self._said(alphas, groups, layer), network)
             for layer in traces.layers
             for junction in layer.junctions
         }
@@ -93,9 +94,7 @@ class PAM:
         zipped = []
         if self.zip is not None:
             zipped = zip_network(network, material.calibration, tolerance=self.zip, after_layer=tune)
-            matched = traces.layers
-            if self.exclusive is None:
-                matched = matched[: _trunk_length(traces.layers, self.trunk)]
+            matched = trunk if self.exclusive is None else traces.layers
             give_back_without_partner(network, [junction.name for layer in matched for junction in layer.junctions])
         network.merging = Merging(
             repr(self),
@@ -125,10 +124,14 @@ class PAM:
             )
         return {**alphas, **dict.fromkeys(names[: _trunk_length(traces.layers, self.trunk)], ALL_SHARED)}
 
-    def _regroup(self, layer: Layer, alpha: float) -> Regrouping:
+    def _regroup(self, layer: Layer, alpha: float, in_trunk: bool) -> Regrouping:
         if self.exclusive is not None:
-            return regroup_share(layer.origins, layer.trace, self.exclusive if alpha > ALL_SHARED else 0.0)
+            return regroup_share(layer.origins, layer.trace, 0.0 if in_trunk else self.exclusive)
         return regroup(layer.origins, layer.trace, alpha, overlap=self.overlap, levels=self.levels)
+
+    def _said(self, alphas: Mapping[str, float], groups: Mapping[str, Regrouping], layer: Layer) -> float:
+        """The α of a layer: the one that was given, or the share that exclusive neurons carry where none decided."""
+        return alphas[layer.name] if self.exclusive is None else groups[layer.name].carried
 
 
 @dataclass
@@ -173,6 +176,8 @@ def _read(scheme: PAM, network: MultitaskNetwork, material: Material) -> Traces:
         raise PamergeError(f"streams={scheme.streams!r}; expected 'block' or 'tied'.")
     if not 0 <= scheme.trunk <= 1:
         raise PamergeError(f"trunk={scheme.trunk!r}; expected a share of the layers from 0 to 1.")
+    if scheme.exclusive is not None:
+        check_share(scheme.exclusive)
     if scheme.zip is not None and not scheme.zip >= 0:
         raise PamergeError(f"zip={scheme.zip!r}; expected a number from 0, or None.")
     if scheme.samples is not None and scheme.samples < 2:

@@ -44,6 +44,11 @@ class Regrouping:
     totals: Mapping[TaskSet, float]
 
     @property
+    def carried(self) -> float:
+        """The largest share of what the layer says about other tasks that an exclusive set carries."""
+        return max((self.bits[tasks] / total for tasks, total in self.totals.items() if total > 0), default=0.0)
+
+    @property
     def dropped(self) -> tuple[int, ...]:
         """Neurons that lay in several exclusive sets and were deleted."""
         return tuple(neuron for neuron, tasks in enumerate(self.task_sets) if not tasks)
@@ -118,8 +123,7 @@ def regroup_share(origins: Sequence[TaskSet], tracer: Tracer, share: float) -> R
         tracer: gives the greedy order of neurons about the labels of some tasks.
         share: from 0, where everything is shared, to 1, where everything is exclusive.
     """
-    if not isinstance(share, (int, float)) or not 0 <= share <= 1:
-        raise PamergeError(f"exclusive={share!r}; expected a share of the neurons, from 0 to 1.")
+    check_share(share)
     everyone = TaskSet(task for origin in origins for task in origin)
     task_sets = [everyone] * len(origins)
     claimed, bits, totals = {}, {}, {}
@@ -135,6 +139,12 @@ def regroup_share(origins: Sequence[TaskSet], tracer: Tracer, share: float) -> R
         claimed[tasks], bits[tasks] = len(taken), tracer(everyone - tasks, taken).total if taken else 0.0
         totals[tasks] = tracer(everyone - tasks, None).total
     return Regrouping(tuple(task_sets), claimed, bits, totals)
+
+
+def check_share(share: float) -> None:
+    """Raises if a share of the neurons is none."""
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise PamergeError(f"exclusive={share!r}; expected a share of the neurons, from 0 to 1.")
 
 
 def _resolve(overlap: Overlap, sets: list[TaskSet], origin: TaskSet) -> TaskSet | None:

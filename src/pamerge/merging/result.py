@@ -16,7 +16,7 @@ class LayerMerging:
 
     Attributes:
         name: the junction.
-        alpha: the α that was used here.
+        alpha: the α that was used here; with ``PAM(exclusive=…)`` the share that the exclusive neurons carry.
         task_sets: the task set of each neuron, by its number; empty where it was dropped.
         origins: the tasks whose network each neuron came from.
         claimed: how many neurons each exclusive set took before overlaps were resolved.
