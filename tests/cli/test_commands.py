@@ -100,7 +100,7 @@ def test_tuning_is_a_stage_of_its_own(tmp_path: Path, capsys: Captured) -> None:
     assert run("run", config, "--out", tmp_path, "--json", "--quiet") == 0
     (result,) = json.loads(capsys.readouterr().out)
     found = result["schemes"]["pam"]
-    assert set(found["chosen"]) == {"alpha", "trunk", "overlap", "zip"}
+    assert set(found["chosen"]) == {"alpha", "trunk", "exclusive", "overlap", "zip"}
     assert found["alpha"] == found["chosen"]["alpha"]
     assert {"separate", "all shared"} <= set(found["probes"])
     config.write_text(TUNED.replace("finetune = 4", "finetune = 3"))

@@ -319,8 +319,7 @@ def tuned(setting: Setting, choice: Choice) -> tuple[Any, Notes]:
     if not isinstance(scheme, PAM):
         return scheme, notes
     if choice.options.get("alpha") != TUNE:
-        said = {"alpha": scheme.alpha} if scheme.exclusive is None else {"exclusive": scheme.exclusive}
-        return scheme, {**notes, **said}
+        return scheme, {**notes, **_decided_by(scheme)}
     depends_on = {
         **setting.basis,
         **setting.preferences(),
@@ -354,7 +353,12 @@ def tuned(setting: Setting, choice: Choice) -> tuple[Any, Notes]:
 
     notes = setting.store.json("tuned", depends_on, make, f"{choice.label}: tune α for {setting.pruner.label}")
     chosen = replace(scheme, **notes["chosen"])
-    return chosen, {**notes, "alpha": chosen.alpha}
+    return chosen, {**notes, **_decided_by(chosen)}
+
+
+def _decided_by(scheme: PAM) -> Notes:
+    """What decides which neurons are exclusive."""
+    return {"alpha": scheme.alpha} if scheme.exclusive is None else {"exclusive": scheme.exclusive}
 
 
 def _overlap(scheme: Any) -> Overlap:
