@@ -20,7 +20,8 @@ prune = {steps = 2, recovery = 2, final = 4, fraction = 0.1, laps = 3}
 TUNED = EXPERIMENT.replace(
     'schemes = ["separate", {name = "pam", alpha = 0.1}]',
     'schemes = [{name = "mtz", steps = 2, samples = 50}, {name = "pam", alpha = "tune"}]\n'
-    "tune = {alphas = [0.1], exclusives = [], zips = [false], finetune_steps = 2, prune_options = {laps = 1, steps = 1, final = 1}}",
+    "tune = {alphas = [0.1], exclusives = [], zips = [false], finetune_steps = 2, "
+    "prune_options = {laps = 1, steps = 1, final = 1}}",
 )
 
 MODELS = """
