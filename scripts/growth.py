@@ -36,16 +36,16 @@ CHART = ROOT / "docs" / "images" / "growth.svg"
 SIZES = (2, 4, 6, 8, 10)
 SCHEMES: dict[str, Any] = {
     "separate": pamerge.Separate(),
-    "pam": pamerge.PAM(alpha=0.2, zip=0.5, levels=1, steps=10, lr=1e-3),
+    "pam": pamerge.PAM(alpha=0.5, trunk=0.87, zip=2.0, levels=1, steps=10, lr=1e-3),
 }
-BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 50, 1000, 0.01, 0
+BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 100, 2000, 0.01, 0
 CONFIG = Config(
     name="growth",
-    data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5}),
+    data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5, "shares": [0.6, 0.2, 0.2]}),
     network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True, "dropout": 0.0}),
     schemes=(),
     pruners=(),
-    pretraining=Pretraining(common_epochs=16, epochs=3, lr=1e-3),
+    pretraining=Pretraining(common_epochs=10, epochs=3, lr=1e-3),
     batch_size=BATCH,
 )
 
@@ -115,8 +115,8 @@ def shrink(
     teachers: Mapping[str, Remembered],
 ) -> list[pamerge.PruningPath]:
     """Fine-tune and prune; singles and all tasks together count alike, because 1,023 combinations are no mix."""
-    common: dict[str, Any] = {"seed": SEED, "progress": False, "teachers": teachers, "distill": 0.5, "lr": 1e-3}
-    pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, **common)
+    common: dict[str, Any] = {"seed": SEED, "progress": False, "teachers": teachers, "distill": 0.5}
+    pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, lr=1e-3, **common)
     mix = {task: 0.5 / len(objectives) for task in objectives} | {"+".join(objectives): 0.5}
     return [
         pamerge.prune(
@@ -131,9 +131,10 @@ def shrink(
             mix=mix,
             effort=EFFORT_PER_TASK * len(part),
             fraction=0.15,
-            rounds=2,
+            rounds=4,
             recovery=200,
             patience=4,
+            lr=3e-3,
             **common,
         )
         for part in independent_parts(network)

@@ -27,8 +27,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "levers.json"
 EXPERIMENT = read_config(ROOT / "configs" / "lenet5-fashion.toml")
 TAYLOR = EXPERIMENT.pruners[0]
-SCHEMES = {choice.label: choice.tries()[-1].options for choice in EXPERIMENT.schemes}
-"""The last try of each scheme of the experiment, which was the best."""
+BEST = {"separate": 0, "mtz": 1, "pam": 0}
+SCHEMES = {choice.label: choice.tries()[BEST[choice.label]].options for choice in EXPERIMENT.schemes}
+"""The best try of each scheme of the experiment that shares neurons, if the scheme does."""
 CONFIG = replace(EXPERIMENT, name="levers", pruners=(TAYLOR,), seeds=EXPERIMENT.seeds[:1])
 
 

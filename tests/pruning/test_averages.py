@@ -14,42 +14,46 @@ from pamerge.tasks import TaskSet
 from pamerge.training.optimizer import rebuild_optimizer
 
 
-def train(network, optimizer, steps: int, trained: int) -> list[dict[str, torch.Tensor]]:
-    """Some steps towards nothing in particular; returns the weights after each."""
+def train(network, optimizer, numbers) -> list[dict[str, torch.Tensor]]:
+    """A step towards nothing in particular for each number; returns the weights after each."""
     seen = []
-    for _ in range(steps):
+    for number in numbers:
         optimizer.zero_grad()
         sum(output.square().mean() for output in network(inputs("lenet5")).values()).backward()
         optimizer.step()
-        update_averages(optimizer, network, trained)
+        update_averages(optimizer, network, number)
         seen.append({name: p.detach().clone() for name, p in network.named_parameters()})
     return seen
 
 
-def test_the_average_counts_the_last_steps_most() -> None:
+@pytest.mark.parametrize(("number", "counted"), [(1, 1.0), (2, 1.0), (10, 0.2), (100, 0.02), (1000, 0.02)])
+def test_the_average_is_over_the_latter_half_of_the_steps(number: int, counted: float) -> None:
     network = Separate().merge(material("lenet5", 2))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    first, second, third = train(network, optimizer, 3, trained=20)
-    take_averages(optimizer, network)
-    for name, parameter in network.named_parameters():
-        expected = 0.9 * (0.9 * first[name] + 0.1 * second[name]) + 0.1 * third[name]
-        torch.testing.assert_close(parameter.detach(), expected)
-
-
-@pytest.mark.parametrize(("trained", "counted"), [(1, 1.0), (2, 1.0), (10, 0.2), (100, 0.02), (1000, 0.02)])
-def test_the_average_is_no_longer_than_half_of_the_training(trained: int, counted: float) -> None:
-    network = Separate().merge(material("lenet5", 2))
-    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    first, second = train(network, optimizer, 2, trained)
+    first, second = train(network, optimizer, [1, number])
     take_averages(optimizer, network)
     for name, parameter in network.named_parameters():
         torch.testing.assert_close(parameter.detach(), (1 - counted) * first[name] + counted * second[name])
 
 
+def test_nothing_is_left_of_the_weights_before_the_training() -> None:
+    """However early it ends: a lap that was to be longer must not be judged by weights from before it."""
+    network = Separate().merge(material("lenet5", 2))
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
+    train(network, optimizer, range(1, 4))
+    for state in optimizer.state.values():
+        state["average"].fill_(1e9)
+    _, second, third, last = train(network, optimizer, range(1, 5))
+    take_averages(optimizer, network)
+    for name, parameter in network.named_parameters():
+        expected = second[name] / 6 + third[name] / 3 + last[name] / 2
+        torch.testing.assert_close(parameter.detach(), expected)
+
+
 def test_the_average_follows_its_weights_through_a_removal() -> None:
     network = Separate().merge(material("lenet5", 2))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    train(network, optimizer, 3, trained=20)
+    train(network, optimizer, range(1, 4))
     old = dict(network.named_parameters())
     averages = {name: optimizer.state[p]["average"].clone() for name, p in old.items()}
     gone = next(iter(network.junctions["conv1"].task_sets()))
@@ -95,7 +99,7 @@ def test_weights_that_were_not_trained_stay_when_they_move_into_a_block_that_was
 def test_forgotten_averages_change_nothing() -> None:
     network = Separate().merge(material("lenet5", 2))
     optimizer = torch.optim.Adam(network.parameters(), lr=1e-2)
-    *_, last = train(network, optimizer, 3, trained=20)
+    *_, last = train(network, optimizer, range(1, 4))
     forget_averages(optimizer)
     take_averages(optimizer, network)
     assert all(torch.equal(parameter, last[name]) for name, parameter in network.named_parameters())

@@ -17,16 +17,16 @@ LONGEST = 50.0
 
 
 @torch.no_grad()
-def update_averages(optimizer: Optimizer, network: nn.Module, trained: int) -> None:
-    """Take the weights after a step into the average; the first ones are the average so far.
+def update_averages(optimizer: Optimizer, network: nn.Module, steps: int) -> None:
+    """Take the weights after a step into the average.
 
     Args:
         optimizer: keeps the averages.
         network: has the weights.
-        trained: how many steps there are from one use of the average to the next: about the latter half of them count,
-            since an average over more of them would take back what they have learnt.
+        steps: how many there have been since the average was last used, this one among them: about the latter half of
+            them count, since an average over more of them would take back what they have learnt.
     """
-    fresh = min(1.0, 1 / min(LONGEST, trained / 2))
+    fresh = 1 / max(1.0, min(LONGEST, steps / 2))
     for parameter in network.parameters():
         remembered = optimizer.state.get(parameter)
         if not remembered:

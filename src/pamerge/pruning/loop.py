@@ -62,6 +62,7 @@ class Loop:
         self.found = found
         self.taken: dict[str, list[str]] = {}
         self.alone: str | None = None
+        self.averaged = 0
 
     def run(self) -> PruningPath:
         """Prune to the end, or go on from a checkpoint to the end.
@@ -121,9 +122,10 @@ class Loop:
         state, at = self.state, self.state.at
         judged_before = at.steps[at.kept].within
         at.lap += 1
+        self.averaged = 0
         alone = self.alone = at.alone.pop(0) if at.alone else None
         turns = self._rounds([alone] if alone is not None else at.active)
-        take_averages(state.optimizer, self.network)
+        self._take_averages()
         removed = any(turn.removed for turn in turns.values())
         most = RECOVERIES if judged_before else FIRST_RECOVERIES
         metrics, recoveries = self._recover(self._evaluate(), most, at_any_pace=not judged_before and not removed)
@@ -199,7 +201,6 @@ class Loop:
         self.taken = {task: [] for task in self.tasks}
         steps = math.ceil(self.settings.steps / len(tasks))
         planned = math.ceil(max(at.reach[task] for task in tasks))
-        trained = steps * sum(math.ceil(at.reach[task]) for task in tasks)
         cost = expected_flops(self.network, self.of.mix)
         costs = {task: subgraph_cost(self.network, self.of.mix, task) for task in tasks}
         shares = {task: min(1.0, at.reach[task]) / sharers(self.network, task, tasks) for task in tasks}
@@ -217,7 +218,7 @@ class Loop:
             for task in [task for task in tasks if number < at.reach[task] or number >= planned]:
                 if self.network.flops(task) <= least[task]:
                     continue
-                found = self._turn(task, fractions[task], steps, trained)
+                found = self._turn(task, fractions[task], steps)
                 turns[task] = turns[task] + found if task in turns else found
                 idle = idle and not found.removed
             at.round_cost = max(at.round_cost, at.task_batches - before)
@@ -248,7 +249,7 @@ class Loop:
             return metrics, 0
         for left in reversed(range(most)):
             self._train(steps, "recovering", schedule="cosine")
-            take_averages(self.state.optimizer, self.network)
+            self._take_averages()
             metrics = self._evaluate()
             before, missing = missing, self._budget.worst(metrics)
             hopeless = missing > left * (before - missing) and not at_any_pace
@@ -257,10 +258,10 @@ class Loop:
                 break
         return metrics, most - left
 
-    def _turn(self, task: str, fraction: float, steps: int, trained: int) -> Removal:
+    def _turn(self, task: str, fraction: float, steps: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
         state = self.state
-        self._train(steps, "pruning", task, trained)
+        self._train(steps, "pruning", task)
         state.at.task_batches += state.session.measure(task, state.feed)
         finished = TaskSet(self.network.tasks) - (set(state.at.active) if self.alone is None else {task})
         removal, taken = remove_least(self.of, state, task, fraction, finished)
@@ -272,7 +273,6 @@ class Loop:
         steps: int,
         stage: str,
         task: str | None = None,
-        trained: int | None = None,
         schedule: Literal["constant", "cosine"] = "constant",
     ) -> None:
         """Some steps on all tasks, or on the one that is alone, with the pruner's gates and penalty in a task's turn.
@@ -281,7 +281,6 @@ class Loop:
             steps: how many.
             stage: what they are for.
             task: whose turn it is.
-            trained: how many steps there are until the average of the weights is used, if not these alone.
             schedule: of the learning rate.
         """
         set_training_mode(self.network, self.settings.freeze_batch_norm)
@@ -291,9 +290,9 @@ class Loop:
                 held.enter_context(self.state.session.alone(self.alone))
             for step in range(steps):
                 set_learning_rate(self.state.optimizer, schedule, step / steps)
-                self._step(task, stage, trained or steps)
+                self._step(task, stage)
 
-    def _step(self, task: str | None, stage: str, trained: int) -> None:
+    def _step(self, task: str | None, stage: str) -> None:
         of, state = self.of, self.state
         state.optimizer.zero_grad(set_to_none=True)
         result = compute_gradients(
@@ -312,10 +311,15 @@ class Loop:
         state.watch.check(state.at.task_batches, result.losses)
         if result.losses:
             of.fabric.strategy.optimizer_step(state.optimizer)
-            update_averages(state.optimizer, self.network, trained)
+            self.averaged += 1
+            update_averages(state.optimizer, self.network, self.averaged)
         average_statistics(self.network, of.fabric)
         state.at.task_batches += len(result.losses)
         self.display.update(state.at.lap, losses=result.losses, stage=stage)
+
+    def _take_averages(self) -> None:
+        take_averages(self.state.optimizer, self.network)
+        self.averaged = 0
 
     def _penalty(self, task: str) -> Tensor:
         penalty = self.state.session.penalty(task)
