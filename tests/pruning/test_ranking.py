@@ -13,7 +13,7 @@ import pamerge
 from pamerge import PamergeError, TaskSet
 from pamerge.merging import Assigned
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
-from pamerge.pruning.ranking import balanced, expected_flops, lowest, resolve_mix, sharers
+from pamerge.pruning.ranking import balanced, cost_parts, expected_flops, lowest, resolve_mix, sharers
 
 scores = st.dictionaries(
     st.sampled_from(["a", "b", "c"]), st.dictionaries(st.integers(0, 9), st.floats(-5, 5), min_size=1), max_size=3
@@ -159,6 +159,19 @@ def test_a_subgraph_is_shared_by_as_many_tasks_as_its_operations_serve_on_averag
     shared = Assigned(lambda junction: dict.fromkeys(junction.task_sets(), everyone)).merge(source)
     assert sharers(shared, tasks[0], tasks) == pytest.approx(3, rel=0.01)  # all but the heads
     assert sharers(shared, tasks[0], tasks[:2]) == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
+def test_parts_of_the_cost_add_up_to_it_whatever_is_shared(shared):
+    network = merged(shared=shared)
+    mix = resolve_mix(None, network.tasks)
+    parts = cost_parts(network, mix, network.tasks)
+    assert sum(parts.values()) == pytest.approx(expected_flops(network, mix))
+    alone = cost_parts(network, mix, ["size"])
+    often = sum(share for tasks, share in mix.items() if "size" in tasks)
+    assert alone == {"size": pytest.approx(often * network.flops("size"))}
+    never = cost_parts(network, resolve_mix({"shape": 1}, network.tasks), ["size"])
+    assert never == {"size": 0.0}
 
 
 @given(scores, st.floats(0, 1))

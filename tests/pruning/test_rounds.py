@@ -8,7 +8,7 @@ from training.small import OBJECTIVES, batches, merged
 
 from pamerge.pruning import QuietSession
 from pamerge.pruning.loop import MOST_ROUNDS, WORTHWHILE
-from pamerge.pruning.ranking import expected_flops, resolve_mix, sharers
+from pamerge.pruning.ranking import cost_parts, expected_flops, resolve_mix
 
 TASK = "shape"
 
@@ -49,10 +49,8 @@ def test_a_lap_that_saves_next_to_nothing_has_more_rounds_until_it_saves_enough(
     network, pruner = merged(), OneByOne()
     mix = resolve_mix(None, network.tasks)
     before = expected_flops(network, mix)
-    shares = [sum(share for tasks, share in mix.items() if task in tasks) * network.flops(task) for task in OBJECTIVES]
-    crowds = [sharers(network, task, OBJECTIVES) for task in OBJECTIVES]
+    enough = WORTHWHILE * 0.4 * min(cost_parts(network, mix, network.tasks).values())
     path = one_lap(pruner, network, fraction=0.4)
-    enough = WORTHWHILE * 0.4 * min(share / crowd for share, crowd in zip(shares, crowds, strict=True))
     assert 1 < rounds(pruner) < MOST_ROUNDS
     assert pruner.rounds == ["shape", "parts", "size"] * rounds(pruner)
     assert before - expected_flops(network, mix) >= enough

@@ -71,6 +71,18 @@ class PAM:
     lr: float = 5e-4
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if self.streams not in ("block", "tied"):
+            raise PamergeError(f"streams={self.streams!r}; expected 'block' or 'tied'.")
+        if not 0 <= self.trunk <= 1:
+            raise PamergeError(f"trunk={self.trunk!r}; expected a share of the layers from 0 to 1.")
+        if self.exclusive is not None:
+            check_share(self.exclusive)
+        if self.zip is not None and not self.zip >= 0:
+            raise PamergeError(f"zip={self.zip!r}; expected a number from 0, or None.")
+        if self.samples is not None and self.samples < 2:
+            raise PamergeError(f"samples={self.samples!r}; expected at least 2, or None for all.")
+
     def merge(self, material: Material) -> MultitaskNetwork:
         """The regrouped network; ``network.merging`` tells what went where."""
         start = time.perf_counter()
@@ -172,16 +184,6 @@ def _trunk_length(layers: Sequence[Layer], share: float) -> int:
 
 
 def _read(scheme: PAM, network: MultitaskNetwork, material: Material) -> Traces:
-    if scheme.streams not in ("block", "tied"):
-        raise PamergeError(f"streams={scheme.streams!r}; expected 'block' or 'tied'.")
-    if not 0 <= scheme.trunk <= 1:
-        raise PamergeError(f"trunk={scheme.trunk!r}; expected a share of the layers from 0 to 1.")
-    if scheme.exclusive is not None:
-        check_share(scheme.exclusive)
-    if scheme.zip is not None and not scheme.zip >= 0:
-        raise PamergeError(f"zip={scheme.zip!r}; expected a number from 0, or None.")
-    if scheme.samples is not None and scheme.samples < 2:
-        raise PamergeError(f"samples={scheme.samples!r}; expected at least 2, or None for all.")
     shared = [junction for junction in network.junctions.values() if not junction.fixed and len(junction.groups) > 1]
     layers = [_layer(scheme, [junction]) for junction in shared]
     if scheme.streams == "tied":

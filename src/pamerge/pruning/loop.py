@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import Literal
 
@@ -15,7 +15,7 @@ from pamerge.pruning.averages import forget_averages, take_averages, update_aver
 from pamerge.pruning.budget import Budget
 from pamerge.pruning.pace import LARGEST_LAP, set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
-from pamerge.pruning.ranking import expected_flops, sharers, subgraph_cost
+from pamerge.pruning.ranking import cost_parts, expected_flops, sharers, subgraph_cost
 from pamerge.pruning.removal import Removal
 from pamerge.pruning.run_state import Ingredients, RunState
 from pamerge.pruning.turn import remove_least
@@ -25,6 +25,7 @@ from pamerge.training.optimizer import set_learning_rate
 from pamerge.training.processes import average_statistics, sum_gradients
 from pamerge.training.progress import Display, Log
 from pamerge.training.run_state import STARTING_WEIGHTS, find_checkpoint
+from pamerge.training.statistics import refresh_statistics
 from pamerge.training.steps import compute_gradients, set_training_mode
 
 RECOVERIES = 3
@@ -189,8 +190,9 @@ class Loop:
     def _rounds(self, tasks: list[str]) -> dict[str, Removal]:
         """As many rounds of each task as its reach says, the tasks in turn; more if they save next to nothing.
 
-        What a round removes is divided among the tasks that share it: otherwise, what all of them use would lose as
-        many times as much in a lap as there are tasks, which no training brings back.
+        A round is to save the same fraction of the expected cost whatever is shared. What it removes is divided among
+        the tasks: otherwise, what all of them use would lose as many times as much in a lap as there are tasks, which
+        no training brings back.
 
         To judge a lap and to train what it has harmed takes much longer than a round, whatever the lap has saved. In a
         small network one filter may be much more than a round is meant to save, so that a task whose subgraph has lost
@@ -201,13 +203,14 @@ class Loop:
         self.taken = {task: [] for task in self.tasks}
         steps = math.ceil(self.settings.steps / len(tasks))
         planned = math.ceil(max(at.reach[task] for task in tasks))
-        cost = expected_flops(self.network, self.of.mix)
-        costs = {task: subgraph_cost(self.network, self.of.mix, task) for task in tasks}
-        shares = {task: min(1.0, at.reach[task]) / sharers(self.network, task, tasks) for task in tasks}
-        fractions = {task: self.settings.fraction * share for task, share in shares.items()}
-        most = max(LARGEST_LAP, self.settings.rounds * self.settings.fraction)
+        mix, fraction = self.of.mix, self.settings.fraction
+        cost = expected_flops(self.network, mix)
+        paces = {task: min(1.0, at.reach[task]) * fraction for task in tasks}
+        fractions = {task: paces[task] / sharers(self.network, task, tasks) for task in tasks}
+        most = max(LARGEST_LAP, self.settings.rounds * fraction)
         least = {task: (1 - most) * self.network.flops(task) for task in tasks}
-        enough = WORTHWHILE * min((fractions[task] * costs[task] for task in tasks if costs[task]), default=math.inf)
+        parts = [paces[task] * part for task, part in cost_parts(self.network, mix, tasks).items()]
+        enough = WORTHWHILE * min(filter(None, parts), default=math.inf)
         for number in range(max(planned, MOST_ROUNDS)):
             saved = cost - expected_flops(self.network, self.of.mix)
             if number and (not self._may_go_on() or self._missing() <= 0):
@@ -218,7 +221,8 @@ class Loop:
             for task in [task for task in tasks if number < at.reach[task] or number >= planned]:
                 if self.network.flops(task) <= least[task]:
                     continue
-                found = self._turn(task, fractions[task], steps)
+                wanted = paces[task] * cost_parts(self.network, mix, tasks)[task]
+                found = self._turn(task, fractions[task], wanted, steps)
                 turns[task] = turns[task] + found if task in turns else found
                 idle = idle and not found.removed
             at.round_cost = max(at.round_cost, at.task_batches - before)
@@ -258,13 +262,13 @@ class Loop:
                 break
         return metrics, most - left
 
-    def _turn(self, task: str, fraction: float, steps: int) -> Removal:
+    def _turn(self, task: str, fraction: float, wanted: float, steps: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
         state = self.state
         self._train(steps, "pruning", task)
         state.at.task_batches += state.session.measure(task, state.feed)
         finished = TaskSet(self.network.tasks) - (set(state.at.active) if self.alone is None else {task})
-        removal, taken = remove_least(self.of, state, task, fraction, finished)
+        removal, taken = remove_least(self.of, state, task, fraction, wanted, finished)
         self.taken[task] += taken
         return removal
 
@@ -283,14 +287,20 @@ class Loop:
             task: whose turn it is.
             schedule: of the learning rate.
         """
+        with self._training():
+            for step in range(steps):
+                set_learning_rate(self.state.optimizer, schedule, step / steps)
+                self._step(task, stage)
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Meanwhile, the network is in training mode, or the part of it that serves the task that is alone."""
         set_training_mode(self.network, self.settings.freeze_batch_norm)
         with ExitStack() as held:
             if self.alone is not None:
                 held.enter_context(others_untouched(self.network, self.alone))
                 held.enter_context(self.state.session.alone(self.alone))
-            for step in range(steps):
-                set_learning_rate(self.state.optimizer, schedule, step / steps)
-                self._step(task, stage)
+            yield
 
     def _step(self, task: str | None, stage: str) -> None:
         of, state = self.of, self.state
@@ -300,7 +310,7 @@ class Loop:
             next(state.feed),
             of.train.objectives,
             fabric=of.fabric,
-            tasks=self.tasks if self.alone is None else [self.alone],
+            tasks=self._trained,
             distillation=of.distillation,
             at_junction=state.session.hook() if task is not None else None,
             penalty=(lambda: self._penalty(task)) if task is not None else None,
@@ -317,9 +327,16 @@ class Loop:
         state.at.task_batches += len(result.losses)
         self.display.update(state.at.lap, losses=result.losses, stage=stage)
 
+    @property
+    def _trained(self) -> list[str]:
+        return self.tasks if self.alone is None else [self.alone]
+
     def _take_averages(self) -> None:
+        """What is judged: the averaged weights, with their own statistics."""
         take_averages(self.state.optimizer, self.network)
         self.averaged = 0
+        with self._training():
+            refresh_statistics(self.network, self.state.feed, self._trained, self.of.fabric)
 
     def _penalty(self, task: str) -> Tensor:
         penalty = self.state.session.penalty(task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
 import torch
@@ -106,14 +106,15 @@ def resolve_mix(mix: Mapping[Iterable[str] | str, float] | None, tasks: Iterable
     return {key: value / total for key, value in found.items()}
 
 
-def expected_flops(network: MultitaskNetwork, mix: Mix) -> float:
-    """The mean cost of an execution under a mix of task combinations."""
-    return sum(share * network.flops(tasks) for tasks, share in mix.items() if share)
+def expected_flops(network: MultitaskNetwork, mix: Mix, tasks: Iterable[str] | None = None) -> float:
+    """The mean cost of an execution under a mix of task combinations, or of what it runs for some tasks only."""
+    some = TaskSet(network.tasks if tasks is None else tasks)
+    return sum(share * network.flops(subset & some) for subset, share in mix.items() if share and subset & some)
 
 
 def subgraph_cost(network: MultitaskNetwork, mix: Mix, task: str) -> float:
     """What a task's subgraph costs under a mix of task combinations."""
-    return sum(share for tasks, share in mix.items() if task in tasks) * network.flops(task)
+    return expected_flops(network, mix, [task])
 
 
 def sharers(network: MultitaskNetwork, task: str, tasks: Iterable[str]) -> float:
@@ -124,3 +125,10 @@ def sharers(network: MultitaskNetwork, task: str, tasks: Iterable[str]) -> float
     cost = network.flops(task)
     common = sum(cost + network.flops(other) - network.flops({task, other}) for other in tasks)
     return common / cost if cost else 1.0
+
+
+def cost_parts(network: MultitaskNetwork, mix: Mix, tasks: Sequence[str]) -> dict[str, float]:
+    """What an execution costs for some tasks under a mix, divided among them: sharing a neuron is sharing its cost."""
+    own = {task: subgraph_cost(network, mix, task) / sharers(network, task, tasks) for task in tasks}
+    whole, total = expected_flops(network, mix, tasks), sum(own.values())
+    return {task: whole * part / total if total else 0.0 for task, part in own.items()}

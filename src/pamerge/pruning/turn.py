@@ -6,7 +6,7 @@ from pamerge.pruning.blame import blame_key, raised
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
 from pamerge.pruning.gates import Places
 from pamerge.pruning.protocol import Scores
-from pamerge.pruning.ranking import expected_flops, lowest, subgraph_cost
+from pamerge.pruning.ranking import expected_flops, lowest
 from pamerge.pruning.removal import Removal, candidates, take_out
 from pamerge.pruning.rounding import lowest_in_blocks
 from pamerge.pruning.run_state import Ingredients, RunState
@@ -14,7 +14,7 @@ from pamerge.tasks import TaskSet
 
 
 def remove_least(
-    of: Ingredients, state: RunState, task: str, fraction: float, finished: TaskSet
+    of: Ingredients, state: RunState, task: str, fraction: float, wanted: float, finished: TaskSet
 ) -> tuple[Removal, list[str]]:
     """Remove the least important neurons of a task's subgraph.
 
@@ -22,7 +22,8 @@ def remove_least(
         of: The network and how it is pruned.
         state: The pruner has measured already.
         task: Whose turn it is.
-        fraction: At most this share of the subgraph's neurons and of its cost.
+        fraction: At most this share of the subgraph's neurons.
+        wanted: No more when as much as this of the expected cost is saved.
         finished: Tasks that must not lose anything.
 
     Returns:
@@ -35,8 +36,7 @@ def remove_least(
     left = state.session.quota(task, fraction, scores) if scores else 0
     if left and settings.per_flop:
         scores = per_flop(scores, freed)
-    least = expected_flops(network, mix) - fraction * subgraph_cost(network, mix, task)
-    least = max(least, settings.target or 0.0)
+    least = max(expected_flops(network, mix) - wanted, settings.target or 0.0)
     removed: dict[str, int] = {}
     refused: set[tuple[str, int]] = set()
     taken: list[str] = []

@@ -21,7 +21,7 @@ from pamerge.training.protocol import Objective
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def set_training_mode(network: nn.Module, freeze_batch_norm: bool = False) -> No
     network.train()
     if freeze_batch_norm:
         for module in network.modules():
-            if isinstance(module, _NORMS):
+            if isinstance(module, NORMS):
                 module.eval()
 
 
