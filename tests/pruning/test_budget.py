@@ -269,22 +269,17 @@ def test_effort_is_a_limit(monkeypatch, effort):
     assert path.task_batches <= max(effort, final)  # the last training is done in any case
 
 
-@pytest.mark.parametrize(("after", "expected"), [(FINE, 4), ({**FINE, "parts": 0.92}, 2)])
-def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_long_recovery_leaves_little(
-    monkeypatch, after, expected
+@pytest.mark.parametrize(("on_the_way", "rounds"), [([], 2), ([{**FINE, "parts": 0.7}], 1)])
+def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_long_recovery_is_needed(
+    monkeypatch, on_the_way, rounds
 ):
-    bad, better = {**FINE, "parts": 0.2}, {**FINE, "parts": 0.7}
-    scripted_metrics(monkeypatch, [*[FINE] * 4, bad, better, after, after])
-    seen = []
-    original = Loop._rounds
-
-    def rounds(self, tasks):
-        seen.append(self.state.at.reach["parts"])
-        return original(self, tasks)
-
-    monkeypatch.setattr(Loop, "_rounds", rounds)
-    prune_within(0.1, laps=5, steps=1, recovery=1, final=0, fraction=0.01)
-    assert seen == [1, 2, 4, 4, expected]
+    bad = {**FINE, "parts": 0.2}
+    scripted_metrics(monkeypatch, [*[FINE] * 5, bad, *on_the_way, FINE])
+    _, path = prune_within(0.1, laps=6, steps=1, recovery=1, final=0, fraction=0.01)
+    laps = [after.task_batches - before.task_batches for before, after in pairwise(path)]
+    assert laps[3] == 2 * laps[0]  # two rounds after three calm laps
+    assert path[5].recovered
+    assert laps[5] == rounds * laps[0]
 
 
 def test_a_neuron_that_could_not_be_spared_lets_others_go_first(monkeypatch):

@@ -145,11 +145,11 @@ class Loop:
                 at.alone = [task for task in at.active if self._has_use_alone(task)]
         else:
             self._keep()
+            if recoveries > 1 and judged_before:  # what a merge has done says nothing about laps
+                shorten(at, turns)
             judged = set(self.tasks) if alone is None else {alone}
             calm = {task: calm for task, calm in self._calm(metrics, turns).items() if task in judged}
-            speed_up(at, calm, self.settings.fraction, self.settings.rounds)
-            if recoveries > 1 and judged_before:  # what a merge has done says nothing about laps
-                shorten(at, [task for task in turns if not calm.get(task, False)])
+            speed_up(at, calm, self.settings.fraction)
             if alone is None and at.idle >= state.session.idle_laps:
                 self._come_to_an_end("nothing is left that could be removed")
             if alone is not None and turns[alone].removed and self._has_use_alone(alone):

@@ -1,4 +1,4 @@
-"""How much each task removes in a lap: less after a failure, more when it has been well within its budget."""
+"""How much each task removes in a lap: less after a failure, more when it has been well within its budget for long."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pamerge.pruning.run_state import Position
 
 LARGEST_LAP = 0.3
 """No task comes to remove more than about this share of its subgraph in a lap by doing well, and it has no further turn
-in a lap in which its subgraph has lost as much; in both cases, unless ``rounds`` asks for more."""
+in a lap in which its subgraph has lost as much, unless ``rounds`` asks for more."""
 
 LONGEST_REACH = 4.0
 """Nor does it get more rounds than this."""
+
+CALM_LAPS = 3
+"""After so many laps in which a task has half of its budget left or more, its steps become larger."""
 
 
 def set_off(at: Position, tasks: Iterable[str], reach: float) -> None:
@@ -31,21 +34,18 @@ def slow_down(at: Position, tasks: Iterable[str], patience: int) -> None:
             at.active.remove(task)
 
 
-def speed_up(at: Position, calm: Mapping[str, bool], fraction: float, rounds: int = 1) -> None:
-    """Larger steps for a task that has been calm, for more laps the more often it had failed, even if it had stopped.
-
-    A lap that ends with half of the budget left was too small: its training would have done for more removals.
+def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:
+    """Larger steps for a task that has been calm for some laps, even if it had stopped.
 
     Args:
         at: where the run is.
         calm: for each task that counts in this lap, whether it has half of its budget left or more.
         fraction: what a round removes.
-        rounds: how many a lap has at first.
     """
-    longest = max(rounds, min(LONGEST_REACH, max(1.0, (LARGEST_LAP + 1e-9) // fraction)))  # whole rounds
+    longest = min(LONGEST_REACH, max(1.0, (LARGEST_LAP + 1e-9) // fraction))  # whole rounds
     for task, is_calm in calm.items():
         at.calm[task] = at.calm.get(task, 0) + 1 if is_calm else 0
-        if at.calm[task] > at.failures[task]:
+        if at.calm[task] >= CALM_LAPS:
             at.calm[task] = at.failures[task] = 0
             at.reach[task] = max(at.reach[task], min(longest, 2 * at.reach[task]))
             at.active = [name for name in at.reach if name == task or name in at.active]
