@@ -28,10 +28,10 @@ from typing import Any
 import torch
 from study import CONDITIONS, arguments, say, svg
 
+from pamerge import network_conditions
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Pretraining, original_networks
 from pamerge.experiments.registry import make_data
-from pamerge.information import network_conditions
 from pamerge.merging import PAM, Material, Separate, prepare
 from pamerge.network.files import write_atomically
 from pamerge.tasks import TaskSet
@@ -56,7 +56,7 @@ CONFIG = Config(
     network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True, "dropout": 0.0}),
     schemes=(),
     pruners=(),
-    pretraining=Pretraining(common_epochs=8, epochs=2, lr=1e-3),
+    pretraining=Pretraining(common_epochs=8, epochs=4, lr=1e-3),
     batch_size=32,
 )
 
