@@ -3,11 +3,11 @@
     python scripts/ablations.py --data FOLDER [--out runs/ablations]  # measures: results/ablations.json, then the chart
     python scripts/ablations.py --chart                               # only draws the chart again
 
-*Relatedness*: pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common; how many neurons of the last
-hidden layer are shared, for several α. These networks start from a common training on the attributes that are in no
-pair: one that has seen them leaves in every network what it has learnt about the other label. Here α is in bits, as in
-the paper, and also a share of what the layer says, as in ``PAM``: shares of different totals cannot be compared from
-pair to pair. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons of each layer are
+*Relatedness*: three pairs of attributes that have about 0, 0.1, 0.2 and 0.5 bits in common, each; how many neurons of
+the last hidden layer are shared, for several α. These networks start from a common training on the attributes that are
+in no pair: one that has seen them leaves in every network what it has learnt about the other label. Here α is in bits,
+as in the paper, and also a share of what the layer says, as in ``PAM``: shares of different totals cannot be compared
+from pair to pair. *Inclusion*: B asks for half of the attributes that A asks for; how many neurons of each layer are
 exclusive to A and to B. *α*: what the neurons that are taken first say about the other task, and what one task and both
 tasks cost after merging, before anything is pruned. *Conditions*: those of Theorem 1, before regrouping and after it.
 Networks are VGG-16 at an eighth of the width, started from one common training. Trained networks are kept in ``--out``,
@@ -41,6 +41,8 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "ablations.json"
 CHART = ROOT / "docs" / "images" / "ablations.svg"
 BITS = (0.0, 0.1, 0.2, 0.5)
+PAIRS = 3
+"""For each amount: single attributes differ in how much a layer says about them."""
 BITS_ALLOWED = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
 INCLUSION_ALPHAS = (0.02, 0.05, 0.1, 0.2)
@@ -56,7 +58,7 @@ CONFIG = Config(
     network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True, "dropout": 0.0}),
     schemes=(),
     pruners=(),
-    pretraining=Pretraining(common_epochs=8, epochs=4, lr=1e-3),
+    pretraining=Pretraining(common_epochs=8, epochs=2, lr=1e-3),
     batch_size=32,
 )
 
@@ -77,9 +79,9 @@ def measure(data: Path, out: Path) -> dict[str, Any]:
     splits = make_data(CONFIG.data, CONFIG.seeds[0], data)
     names = splits.train.names
     pairs = related_pairs(splits)
-    others = [name for name in names if not any(name in pair for pair in pairs.values())]
+    others = [name for name in names if not any(name in pair for alike in pairs.values() for pair in alike)]
     return {
-        "relatedness": [relatedness(pair, bits, others, data, out) for bits, pair in pairs.items()],
+        "relatedness": [relatedness(pair, bits, others, data, out) for bits, alike in pairs.items() for pair in alike],
         "inclusion": inclusion({"A": names[:30], "B": names[:30:2]}, data, out),
         "alpha": impact_of_alpha({"A": names[:20], "B": names[20:]}, data, out),
         "conditions": conditions({"A": names[:20], "B": names[20:]}, data, out),
@@ -87,19 +89,20 @@ def measure(data: Path, out: Path) -> dict[str, Any]:
     }
 
 
-def related_pairs(splits: Splits) -> dict[float, tuple[str, str]]:
-    """For each amount of information the pair of attributes that is nearest to it; no attribute twice."""
+def related_pairs(splits: Splits) -> dict[float, list[tuple[str, str]]]:
+    """For each amount of information the pairs of attributes that are nearest to it; no attribute twice."""
     labels = splits.train.labels.bool()
-    shared = {
+    free = {
         (one, two): common_bits(labels[:, first], labels[:, second])
         for (first, one), (second, two) in combinations(enumerate(splits.train.names), 2)
     }
-    chosen: dict[float, tuple[str, str]] = {}
+    chosen: dict[float, list[tuple[str, str]]] = {bits: [] for bits in BITS}
     for bits in sorted(BITS, reverse=True):
-        taken = {name for pair in chosen.values() for name in pair}
-        free = [pair for pair in shared if not taken & set(pair)]
-        chosen[bits] = min(free, key=lambda pair: abs(shared[pair] - bits))
-    return {bits: chosen[bits] for bits in BITS}
+        while len(chosen[bits]) < PAIRS:
+            nearest = min(free, key=lambda pair, bits=bits: abs(free[pair] - bits))
+            chosen[bits].append(nearest)
+            free = {pair: value for pair, value in free.items() if not set(pair) & set(nearest)}
+    return chosen
 
 
 def common_bits(one: torch.Tensor, two: torch.Tensor) -> float:
@@ -211,15 +214,30 @@ def merged_material(
     return prepare(networks, splits.train.loader(500), objectives=objectives), splits, accuracy
 
 
+def by_relatedness(found: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """The pairs of attributes that have about the same in common, the least related first."""
+    pairs = found["relatedness"]
+    return [[p for p in pairs if p["target_bits"] == bits] for bits in sorted({p["target_bits"] for p in pairs})]
+
+
+def shared_shares(alike: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """For each α in bits the share of the layer that serves both tasks, a mean over pairs."""
+    return {
+        alpha: mean(pair["shared_by_bits"][alpha] / pair["neurons"] for pair in alike)
+        for alpha in alike[0]["shared_by_bits"]
+    }
+
+
 def chart(found: Mapping[str, Any]) -> str:
     """An SVG with a panel for each study, two for α."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7), layout="constrained")
     (related, included), (taken, priced) = figure.subplots(2, 2)
-    for pair in found["relatedness"]:
-        shares = [count / pair["neurons"] for count in pair["shared_by_bits"].values()]
-        related.plot(list(map(float, pair["shared_by_bits"])), shares, marker="o", label=f"{pair['bits']:.2f} bits")
+    for alike in by_relatedness(found):
+        shares = shared_shares(alike)
+        bits = mean(pair["bits"] for pair in alike)
+        related.plot(list(map(float, shares)), list(shares.values()), marker="o", label=f"{bits:.2f} bits")
     related.set(title="Relatedness: last hidden layer", xlabel="α in bits", xscale="log")
     related.set_ylabel("share of neurons that serve both")
     related.legend(frameon=False, title="labels have in common")

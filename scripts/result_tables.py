@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations import by_relatedness, shared_shares
 from study import CONDITIONS, svg
 
 from pamerge.cli.show import print_table
@@ -277,12 +278,13 @@ def problem1_table() -> str:
 
 
 def relatedness_table() -> str:
-    """A row for each pair of attributes: which share of the last hidden layer serves both, for every α in bits."""
-    pairs = json.loads((RESULTS / "ablations.json").read_text())["relatedness"]
-    rows = [["attributes", "bits in common", *(f"α = {alpha} bits" for alpha in pairs[0]["shared_by_bits"])]]
-    for pair in pairs:
-        shares = [f"{count / pair['neurons']:.0%}" for count in pair["shared_by_bits"].values()]
-        rows.append([" and ".join(pair["attributes"]), f"{pair['bits']:.3f}", *shares])
+    """A row for each amount of information: which share of the last hidden layer serves both tasks, for every α."""
+    levels = by_relatedness(json.loads((RESULTS / "ablations.json").read_text()))
+    rows = [["attributes", "bits in common", *(f"α = {alpha} bits" for alpha in shared_shares(levels[0]))]]
+    for alike in levels:
+        names = "; ".join(" and ".join(pair["attributes"]) for pair in alike)
+        bits = statistics.fmean(pair["bits"] for pair in alike)
+        rows.append([names, f"{bits:.3f}", *(f"{share:.1%}" for share in shared_shares(alike).values())])
     return markdown(rows)
 
 
