@@ -109,13 +109,15 @@ def test_noise_differs_from_sample_to_sample_only_while_training(session):
             assert torch.equal(outputs[0], outputs[1]) == (not training)
 
 
-def test_gamma_grows_only_when_too_few_gates_closed(session):
+@pytest.mark.parametrize(("closed", "factor"), [(0.0, 1.5), (0.2, 1.0), (0.5, 1 / 1.5)])
+def test_gamma_grows_when_too_few_gates_are_closed_and_shrinks_when_too_many_are(session, closed, factor):
+    generator = torch.Generator().manual_seed(0)
+    for name, log_d in session.log_d.items():
+        shut = torch.rand(len(log_d), generator=generator) < closed
+        log_d.data = torch.where(shut, 0.5, -5.0)
+        session.mu[name].data.fill_(1.0)
     session.measure("shape", iter(()))
-    assert session.gamma == dict.fromkeys(session.gamma, 1e-5)
-    for log_d in session.log_d.values():
-        log_d.data.fill_(-5.0)
-    session.measure("shape", iter(()))
-    assert session.gamma == {**dict.fromkeys(session.gamma, 1e-5), "shape": pytest.approx(1.5e-5)}
+    assert session.gamma == {**dict.fromkeys(session.gamma, 1e-5), "shape": pytest.approx(factor * 1e-5)}
 
 
 def test_all_closed_gates_and_no_others_may_be_removed(session):

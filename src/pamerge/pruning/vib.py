@@ -20,6 +20,9 @@ from pamerge.pruning.protocol import QuietSession, Scores, Session, Surroundings
 from pamerge.tasks import TaskSet
 from pamerge.training.data import Batch
 
+TOO_MANY = 0.3
+"""When more than this share of a subgraph's gates is closed, their noise drowns what the others say: γ goes back."""
+
 _LEAST = 1e-8
 _MOST_NOISE = 1.0
 
@@ -35,7 +38,8 @@ class VIB:
 
     Attributes:
         gamma: The weight γ of the penalty at the start.
-        growth: γ grows by this factor after a round in which fewer than ``wanted`` of the gates were closed.
+        growth: γ grows by this factor after a round in which fewer than ``wanted`` of the gates were closed, and
+            shrinks by it when more than three tenths were.
         wanted: See ``growth``.
         lr: The learning rate of the gates. They have a long way to go, from ln D = −9 to 0, so it is larger than that
             of weights.
@@ -144,11 +148,14 @@ class _VIBSession(QuietSession):
             yield f"log_d/{junction}", self.log_d[junction]
 
     def measure(self, task: str, batches: Iterator[Batch]) -> int:
-        """Fold the means into the weights; raise γ where too few gates closed."""
+        """Fold the means into the weights; raise γ where too few gates closed, lower it where too many did."""
         self.fold()
         scores = self.importance(task)
-        if _closed(scores) < self.settings.wanted * sum(map(len, scores.values())):
+        closed = _closed(scores) / max(1, sum(map(len, scores.values())))
+        if closed < self.settings.wanted:
             self.gamma[task] *= self.settings.growth
+        elif closed > TOO_MANY:
+            self.gamma[task] /= self.settings.growth
         return 0
 
     @torch.no_grad()
