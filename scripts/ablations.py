@@ -220,12 +220,9 @@ def by_relatedness(found: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     return [[p for p in pairs if p["target_bits"] == bits] for bits in sorted({p["target_bits"] for p in pairs})]
 
 
-def shared_shares(alike: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """For each α in bits the share of the layer that serves both tasks, a mean over pairs."""
-    return {
-        alpha: mean(pair["shared_by_bits"][alpha] / pair["neurons"] for pair in alike)
-        for alpha in alike[0]["shared_by_bits"]
-    }
+def shared_shares(alike: Sequence[Mapping[str, Any]], of: str = "shared_by_bits") -> dict[str, float]:
+    """For each α, in bits or as ``"shared_by_share"``, the share of the layer that serves both, a mean over pairs."""
+    return {alpha: mean(pair[of][alpha] / pair["neurons"] for pair in alike) for alpha in alike[0][of]}
 
 
 def chart(found: Mapping[str, Any]) -> str:

@@ -278,14 +278,17 @@ def problem1_table() -> str:
 
 
 def relatedness_table() -> str:
-    """A row for each amount of information: which share of the last hidden layer serves both tasks, for every α."""
+    """Which share of the last hidden layer serves both tasks, for α in bits and for α as in PAM."""
     levels = by_relatedness(json.loads((RESULTS / "ablations.json").read_text()))
-    rows = [["attributes", "bits in common", *(f"α = {alpha} bits" for alpha in shared_shares(levels[0]))]]
-    for alike in levels:
-        names = "; ".join(" and ".join(pair["attributes"]) for pair in alike)
-        bits = statistics.fmean(pair["bits"] for pair in alike)
-        rows.append([names, f"{bits:.3f}", *(f"{share:.1%}" for share in shared_shares(alike).values())])
-    return markdown(rows)
+    tables = []
+    for of, unit in (("shared_by_bits", " bits"), ("shared_by_share", "")):
+        rows = [["attributes", "bits in common", *(f"α = {alpha}{unit}" for alpha in shared_shares(levels[0], of))]]
+        for alike in levels:
+            names = "; ".join(" and ".join(pair["attributes"]) for pair in alike)
+            bits = statistics.fmean(pair["bits"] for pair in alike)
+            rows.append([names, f"{bits:.3f}", *(f"{share:.1%}" for share in shared_shares(alike, of).values())])
+        tables.append(markdown(rows))
+    return "\n\n".join(tables)
 
 
 def inclusion_table() -> str:

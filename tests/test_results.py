@@ -30,7 +30,10 @@ def tables(script: Callable[[str], ModuleType]) -> ModuleType:
     ("document", "names"),
     [
         ("README.md", ["demo output", "demo table", "gains"]),
-        ("docs/comparison.md", ["gains", "combinations", "fairness", "tries", "relatedness", "inclusion"]),
+        (
+            "docs/comparison.md",
+            ["gains", "combinations", "fairness", "tries", "relatedness", "inclusion", "conditions"],
+        ),
         ("docs/deployment.md", ["latency"]),
     ],
 )
