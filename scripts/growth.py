@@ -64,7 +64,7 @@ def main() -> None:
 
 def in_own_process(size: int, scheme: str, data: Path, out: Path) -> dict[str, Any]:
     """The measurement of one cell, from the folder if it is there."""
-    path = out / f"{scheme}-{size}.json"
+    path = out / f"{scheme}-{size}-{EFFORT_PER_TASK}.json"
     if not path.exists():
         process = multiprocessing.get_context("spawn").Process(target=measure, args=(size, scheme, data, out, path))
         process.start()

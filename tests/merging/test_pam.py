@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,19 +239,19 @@ def test_tasks_may_have_different_data_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "message"),
+    ("options", "message"),
     [
-        (PAM(alpha={"conv1": 0.1}), "alpha has values for 'conv1'; expected one for each of: conv1, conv2, fc3, fc4"),
-        (PAM(streams="both"), "streams='both'; expected 'block' or 'tied'"),
-        (PAM(trunk=1.5), "trunk=1.5; expected a share of the layers from 0 to 1"),
-        (PAM(samples=1), "samples=1; expected at least 2"),
-        (PAM(pool=0), "pool=0; expected 1"),
-        (PAM(overlap="x"), "overlap='x'; expected one of"),
+        ({"alpha": {"conv1": 0.1}}, "alpha has values for 'conv1'; expected one for each of: conv1, conv2, fc3, fc4"),
+        ({"streams": "both"}, "streams='both'; expected 'block' or 'tied'"),
+        ({"trunk": 1.5}, "trunk=1.5; expected a share of the layers from 0 to 1"),
+        ({"samples": 1}, "samples=1; expected at least 2"),
+        ({"pool": 0}, "pool=0; expected 1"),
+        ({"overlap": "x"}, "overlap='x'; expected one of"),
     ],
 )
-def test_bad_settings_are_named(scheme: PAM, message: str) -> None:
+def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PamergeError, match=message):
-        merged_digits(scheme)
+        merged_digits(PAM(**options))
 
 
 def test_missing_labels_are_said() -> None:

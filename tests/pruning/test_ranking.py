@@ -167,6 +167,10 @@ def test_parts_of_the_cost_add_up_to_it_whatever_is_shared(shared):
     mix = resolve_mix(None, network.tasks)
     parts = cost_parts(network, mix, network.tasks)
     assert sum(parts.values()) == pytest.approx(expected_flops(network, mix))
+    if shared == 0.5:  # whoever shares more has the smaller part of what it costs alone
+        kept = {task: parts[task] / network.flops(task) for task in network.tasks}
+        crowds = {task: sharers(network, task, network.tasks) for task in network.tasks}
+        assert sorted(kept, key=kept.__getitem__) == sorted(crowds, key=crowds.__getitem__, reverse=True)
     alone = cost_parts(network, mix, ["size"])
     often = sum(share for tasks, share in mix.items() if "size" in tasks)
     assert alone == {"size": pytest.approx(often * network.flops("size"))}

@@ -334,9 +334,11 @@ class Loop:
     def _take_averages(self) -> None:
         """What is judged: the averaged weights, with their own statistics."""
         take_averages(self.state.optimizer, self.network)
+        if self.averaged:
+            taught = [task for task in self._trained if self.of.distillation.teaches(task)]
+            with self._training():
+                refresh_statistics(self.network, self.state.feed, self._trained, self.of.fabric, taught)
         self.averaged = 0
-        with self._training():
-            refresh_statistics(self.network, self.state.feed, self._trained, self.of.fabric)
 
     def _penalty(self, task: str) -> Tensor:
         penalty = self.state.session.penalty(task)

@@ -96,8 +96,8 @@ def prune(
         checkpoint: A file. The same call after a crash goes on from it and ends as if nothing had happened; after the
             end it returns the path at once. A log of JSON lines is written beside it, at ``<checkpoint>.log.jsonl``.
         target: Stop when the expected cost under the mix is at most this many FLOPs.
-        fraction: The share of the expected cost, and of each subgraph's neurons, that a round removes at most. What
-            several tasks share loses no more: their turns take so much less each.
+        fraction: The share of the expected cost, and of each subgraph's neurons (with VIB: all closed gates), that a
+            round removes at most. What several tasks share loses no more: their turns take so much less each.
         rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures. Where
             much can go, some rounds and a long ``recovery`` take less effort than many short laps, because what is
             trained is small by then.

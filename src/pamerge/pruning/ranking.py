@@ -114,7 +114,7 @@ def expected_flops(network: MultitaskNetwork, mix: Mix, tasks: Iterable[str] | N
 
 def subgraph_cost(network: MultitaskNetwork, mix: Mix, task: str) -> float:
     """What a task's subgraph costs under a mix of task combinations."""
-    return expected_flops(network, mix, [task])
+    return sum(share for tasks, share in mix.items() if task in tasks) * network.flops(task)
 
 
 def sharers(network: MultitaskNetwork, task: str, tasks: Iterable[str]) -> float:

@@ -22,7 +22,7 @@ def remove_least(
         of: The network and how it is pruned.
         state: The pruner has measured already.
         task: Whose turn it is.
-        fraction: At most this share of the subgraph's neurons.
+        fraction: The share of the subgraph's neurons that the pruner is asked for.
         wanted: No more when as much as this of the expected cost is saved.
         finished: Tasks that must not lose anything.
 

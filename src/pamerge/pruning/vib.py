@@ -56,8 +56,8 @@ class VIB:
             raise PamergeError(
                 f"gamma={self.gamma!r}, growth={self.growth!r}; expected gamma above 0 and growth from 1."
             )
-        if not 0 <= self.wanted <= 1:
-            raise PamergeError(f"wanted={self.wanted!r}; expected a share from 0 to 1.")
+        if not 0 <= self.wanted <= TOO_MANY:
+            raise PamergeError(f"wanted={self.wanted!r}; expected a share from 0 to {TOO_MANY}.")
         if not 0 < self.lr < math.inf:
             raise PamergeError(f"lr={self.lr!r}; expected a number above 0.")
         return _VIBSession(self, surroundings)

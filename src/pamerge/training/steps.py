@@ -43,6 +43,10 @@ class Distillation:
         """The teacher's share in the loss of a task."""
         return self.shares.get(task, 0.0)
 
+    def teaches(self, task: str) -> bool:
+        """Whether a task learns from every batch, with or without labels."""
+        return self.share(task) > 0 and task in self.teachers
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -184,7 +188,7 @@ def _plan(
     size = len(batch.inputs) if batch is not None else 0
     counts = batch.counts if batch is not None else {}
     labels = [counts.get(task, 0) if distillation.share(task) < 1 else 0 for task in chosen]
-    taught = [size if distillation.share(task) > 0 and task in distillation.teachers else 0 for task in chosen]
+    taught = [size if distillation.teaches(task) else 0 for task in chosen]
     samples, *sums = sums_of([size, *labels, *taught], fabric)
     all_labels, all_taught = sums[: len(chosen)], sums[len(chosen) :]
     label_weights, teacher_weights = {}, {}
