@@ -172,16 +172,16 @@ def test_pam_with_zip_starts_smaller_and_computes_nearly_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "message"),
+    ("make", "message"),
     [
-        (MTZ(share=2), "share=2; expected a share from 0 to 1"),
-        (MTZ(steps=-1), "steps=-1"),
-        (MTZ(), "MTZ fine-tunes after each layer and has no training data"),
-        (PAM(zip=-1), "zip=-1; expected a number from 0"),
+        (lambda: MTZ(share=2), "share=2; expected a share from 0 to 1"),
+        (lambda: MTZ(steps=-1), "steps=-1"),
+        (MTZ, "MTZ fine-tunes after each layer and has no training data"),
+        (lambda: PAM(zip=-1), "zip=-1; expected a number from 0"),
     ],
 )
-def test_bad_settings_are_named(scheme, message: str) -> None:
+def test_bad_settings_are_named(make, message: str) -> None:
     x = inputs("lenet5", 8)
     labels = {task: torch.zeros(8, 3) for task in "AB"}
     with pytest.raises(PamergeError, match=message):
-        pamerge.merge(make_networks("lenet5", 2), [(x, labels)], scheme)
+        pamerge.merge(make_networks("lenet5", 2), [(x, labels)], make())
