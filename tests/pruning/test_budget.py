@@ -12,6 +12,7 @@ from pamerge import PamergeWarning
 from pamerge.pruning import Magnitude, QuietSession, Taylor, prune
 from pamerge.pruning.budget import Budget, worst_excess
 from pamerge.pruning.loop import Loop
+from pamerge.pruning.trainer import Trainer
 from pamerge.training import evaluate
 
 TRAIN, VALIDATION = batches(6), batches(4, seed=1)
@@ -74,13 +75,13 @@ def test_a_point_is_judged_after_recovery(monkeypatch):
     bad = {**FINE, "parts": 0.2}
     scripted_metrics(monkeypatch, [FINE, bad, FINE, FINE])
     trained = []
-    whole = Loop._train
+    whole = Trainer.train
 
     def train(self, steps, stage, *rest, schedule="constant", **options):
         trained.append((stage, steps, schedule))
         return whole(self, steps, stage, *rest, schedule=schedule, **options)
 
-    monkeypatch.setattr(Loop, "_train", train)
+    monkeypatch.setattr(Trainer, "train", train)
     _, path = prune_within(0.1, laps=1, recovery=7)
     assert path[1].within
     assert path[1].recovered
@@ -93,7 +94,7 @@ def test_effort_that_is_left_when_all_have_failed_is_used_to_train_and_try_again
     bad, trained = {**FINE, "parts": 0.2}, {**FINE, "size": -0.1, "shape": 1.1, "parts": 1.1}
     scripted_metrics(monkeypatch, [FINE, bad, trained if better else bad, *[FINE] * 50])
     stages, weights = [], []
-    whole = Loop._train
+    whole = Trainer.train
 
     def train(self, steps, stage, *rest, **options):
         stages.append(stage)
@@ -101,7 +102,7 @@ def test_effort_that_is_left_when_all_have_failed_is_used_to_train_and_try_again
         if stage == "training":
             weights.append({name: tensor.clone() for name, tensor in self.network.state_dict().items()})
 
-    monkeypatch.setattr(Loop, "_train", train)
+    monkeypatch.setattr(Trainer, "train", train)
     monkeypatch.setattr(Budget, "over", lambda self, metrics: list(FINE) if metrics["parts"] < 0.5 else [])
     good = []
     monkeypatch.setattr(
@@ -371,13 +372,13 @@ def test_without_recoveries_the_nearest_to_the_budget_is_kept(monkeypatch):
 def test_every_recovery_takes_twice_as_long_as_the_one_before(monkeypatch):
     over = [{**FINE, "shape": value} for value in (0.4, 0.6, 0.8)]
     scripted_metrics(monkeypatch, [FINE, *over, *[FINE] * 9])
-    lengths, train = [], Loop._train
+    lengths, train = [], Trainer.train
 
     def watched(self, steps, stage, *rest, **options):
         lengths.extend([steps] * (stage == "recovering"))
         train(self, steps, stage, *rest, **options)
 
-    monkeypatch.setattr(Loop, "_train", watched)
+    monkeypatch.setattr(Trainer, "train", watched)
     _, path = prune_within(0.05, reference=FINE, laps=1)
     assert lengths == [10, 20, 40]
     assert path.kept == 1

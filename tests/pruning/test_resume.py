@@ -15,6 +15,7 @@ import pamerge
 from pamerge import PamergeError
 from pamerge.pruning import VIB, Magnitude, Taylor
 from pamerge.pruning.loop import Loop
+from pamerge.pruning.trainer import Trainer
 
 SCRIPT = Path(__file__).parent / "killed.py"
 
@@ -95,7 +96,7 @@ def test_a_run_that_is_over_returns_its_path_at_once(tmp_path, monkeypatch):
     data, options = arguments(Magnitude(), checkpoint=tmp_path / "c")
     network = merged()
     path = quickly(network, *data, **options)
-    monkeypatch.setattr(Loop, "_train", None)
+    monkeypatch.setattr(Trainer, "train", None)
     again = merged()
     assert quickly(again, *data, **options) == path
     assert same_weights(again, weights(network))

@@ -37,9 +37,14 @@ class MTZ:
     lr: float = 5e-4
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise PamergeError(f"share={self.share!r}; expected a share from 0 to 1.")
+        if self.samples < 1:
+            raise PamergeError(f"samples={self.samples!r}; expected samples from 1.")
+
     def merge(self, material: Material) -> MultitaskNetwork:
         """The zipped network."""
-        self._check()
         start = time.perf_counter()
         network = material.side_by_side()
         network.regroup(
@@ -60,9 +65,3 @@ class MTZ:
             task_batches=tune.task_batches,
         )
         return network
-
-    def _check(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise PamergeError(f"share={self.share!r}; expected a share from 0 to 1.")
-        if self.samples < 1:
-            raise PamergeError(f"samples={self.samples!r}; expected samples from 1.")

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Literal
 
-from torch import Tensor
-
-from pamerge.pruning.alone import could_save_alone, others_untouched
-from pamerge.pruning.averages import forget_averages, take_averages, update_averages
+from pamerge.pruning.alone import could_save_alone
+from pamerge.pruning.averages import forget_averages
 from pamerge.pruning.budget import Budget
 from pamerge.pruning.pace import LARGEST_LAP, set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
 from pamerge.pruning.ranking import cost_parts, expected_flops, sharers, subgraph_cost
 from pamerge.pruning.removal import Removal
 from pamerge.pruning.run_state import Ingredients, RunState
+from pamerge.pruning.trainer import Trainer
 from pamerge.pruning.turn import remove_least
 from pamerge.tasks import TaskSet, all_subsets
 from pamerge.training.evaluation import evaluate_batches
-from pamerge.training.optimizer import set_learning_rate
-from pamerge.training.processes import average_statistics, sum_gradients
 from pamerge.training.progress import Display, Log
 from pamerge.training.run_state import STARTING_WEIGHTS, find_checkpoint
-from pamerge.training.statistics import refresh_statistics
-from pamerge.training.steps import compute_gradients, set_training_mode
 
 RECOVERIES = 3
 """A network that is over its budget is trained at most so often to come back, each time for twice as long: by far most
@@ -62,8 +55,7 @@ class Loop:
         self.state = RunState(of, found.meta["neurons"] if found is not None else None)
         self.found = found
         self.taken: dict[str, list[str]] = {}
-        self.alone: str | None = None
-        self.averaged = 0
+        self.trainer = Trainer(of, self.state, self.tasks, display)
 
     def run(self) -> PruningPath:
         """Prune to the end, or go on from a checkpoint to the end.
@@ -123,14 +115,14 @@ class Loop:
         state, at = self.state, self.state.at
         judged_before = at.steps[at.kept].within
         at.lap += 1
-        self.averaged = 0
-        alone = self.alone = at.alone.pop(0) if at.alone else None
+        alone = at.alone.pop(0) if at.alone else None
+        self.trainer.begin_lap(alone)
         turns = self._rounds([alone] if alone is not None else at.active)
-        self._take_averages()
+        self.trainer.take_averages()
         removed = any(turn.removed for turn in turns.values())
         most = RECOVERIES if judged_before else FIRST_RECOVERIES
         metrics, recoveries = self._recover(self._evaluate(), most, at_any_pace=not judged_before and not removed)
-        self.alone = None
+        self.trainer.alone = None
         over = self._budget.over(metrics)
         self._record(turns, metrics, not over, recoveries > 0)
         if over or removed:
@@ -212,7 +204,7 @@ class Loop:
         parts = [paces[task] * part for task, part in cost_parts(self.network, mix, tasks).items()]
         enough = WORTHWHILE * min(filter(None, parts), default=math.inf)
         for number in range(max(planned, MOST_ROUNDS)):
-            saved = cost - expected_flops(self.network, self.of.mix)
+            saved = cost - expected_flops(self.network, mix)
             if number and (not self._may_go_on() or self._missing() <= 0):
                 break
             if number >= planned and saved >= enough:
@@ -252,8 +244,8 @@ class Loop:
         if missing <= 0 or not steps:
             return metrics, 0
         for left in reversed(range(most)):
-            self._train(steps, "recovering", schedule="cosine")
-            self._take_averages()
+            self.trainer.train(steps, "recovering", schedule="cosine")
+            self.trainer.take_averages()
             metrics = self._evaluate()
             before, missing = missing, self._budget.worst(metrics)
             hopeless = missing > left * (before - missing) and not at_any_pace
@@ -265,84 +257,12 @@ class Loop:
     def _turn(self, task: str, fraction: float, wanted: float, steps: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
         state = self.state
-        self._train(steps, "pruning", task)
+        self.trainer.train(steps, "pruning", task)
         state.at.task_batches += state.session.measure(task, state.feed)
-        finished = TaskSet(self.network.tasks) - (set(state.at.active) if self.alone is None else {task})
+        finished = TaskSet(self.network.tasks) - (set(state.at.active) if self.trainer.alone is None else {task})
         removal, taken = remove_least(self.of, state, task, fraction, wanted, finished)
         self.taken[task] += taken
         return removal
-
-    def _train(
-        self,
-        steps: int,
-        stage: str,
-        task: str | None = None,
-        schedule: Literal["constant", "cosine"] = "constant",
-    ) -> None:
-        """Some steps on all tasks, or on the one that is alone, with the pruner's gates and penalty in a task's turn.
-
-        Args:
-            steps: how many.
-            stage: what they are for.
-            task: whose turn it is.
-            schedule: of the learning rate.
-        """
-        with self._training():
-            for step in range(steps):
-                set_learning_rate(self.state.optimizer, schedule, step / steps)
-                self._step(task, stage)
-
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        """Meanwhile, the network is in training mode, or the part of it that serves the task that is alone."""
-        set_training_mode(self.network, self.settings.freeze_batch_norm)
-        with ExitStack() as held:
-            if self.alone is not None:
-                held.enter_context(others_untouched(self.network, self.alone))
-                held.enter_context(self.state.session.alone(self.alone))
-            yield
-
-    def _step(self, task: str | None, stage: str) -> None:
-        of, state = self.of, self.state
-        state.optimizer.zero_grad(set_to_none=True)
-        result = compute_gradients(
-            self.network,
-            next(state.feed),
-            of.train.objectives,
-            fabric=of.fabric,
-            tasks=self._trained,
-            distillation=of.distillation,
-            at_junction=state.session.hook() if task is not None else None,
-            penalty=(lambda: self._penalty(task)) if task is not None else None,
-        )
-        if task is not None and of.fabric.world_size > 1:
-            own = [parameter for group in state.session.parameters() for parameter in group["params"]]
-            sum_gradients(own, of.fabric)
-        state.watch.check(state.at.task_batches, result.losses)
-        if result.losses:
-            of.fabric.strategy.optimizer_step(state.optimizer)
-            self.averaged += 1
-            update_averages(state.optimizer, self.network, self.averaged)
-        average_statistics(self.network, of.fabric)
-        state.at.task_batches += len(result.losses)
-        self.display.update(state.at.lap, losses=result.losses, stage=stage)
-
-    @property
-    def _trained(self) -> list[str]:
-        return self.tasks if self.alone is None else [self.alone]
-
-    def _take_averages(self) -> None:
-        """What is judged: the averaged weights, with their own statistics."""
-        take_averages(self.state.optimizer, self.network)
-        if self.averaged:
-            taught = [task for task in self._trained if self.of.distillation.teaches(task)]
-            with self._training():
-                refresh_statistics(self.network, self.state.feed, self._trained, self.of.fabric, taught)
-        self.averaged = 0
-
-    def _penalty(self, task: str) -> Tensor:
-        penalty = self.state.session.penalty(task)
-        return next(self.network.parameters()).new_zeros(()) if penalty is None else penalty
 
     # -- the budget ------------------------------------------------------------------------------------------------
 
@@ -385,7 +305,7 @@ class Loop:
         What is learnt in laps that fail is lost, so that without this only the luck of the first laps would count.
         """
         state, at = self.state, self.state.at
-        self._train(self.settings.final, "training", schedule="cosine")
+        self.trainer.train(self.settings.final, "training", schedule="cosine")
         metrics = self._evaluate()
         after, before = (max(self._budget.excesses(found).values()) for found in (metrics, at.steps[at.kept].metrics))
         if after < before:
@@ -426,7 +346,7 @@ class Loop:
         at, state = self.state.at, self.state
         metrics = dict(at.steps[at.kept].metrics)
         if self.settings.final:
-            self._train(self.settings.final, "final fine-tuning", schedule="cosine")
+            self.trainer.train(self.settings.final, "final fine-tuning", schedule="cosine")
             after = self._evaluate()
             if self._budget.over(after) and not self._budget.over(metrics):
                 state.restore(state.good)

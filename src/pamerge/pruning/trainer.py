@@ -1,0 +1,110 @@
+"""Training between removals: for all tasks, or for one that is alone, with the averages that a lap is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from torch import Tensor
+
+from pamerge.pruning.alone import others_untouched
+from pamerge.pruning.averages import take_averages, update_averages
+from pamerge.pruning.run_state import Ingredients, RunState
+from pamerge.training.optimizer import set_learning_rate
+from pamerge.training.processes import average_statistics, sum_gradients
+from pamerge.training.progress import Display
+from pamerge.training.statistics import refresh_statistics
+from pamerge.training.steps import compute_gradients, set_training_mode
+
+
+class Trainer:
+    """Trains the network of a run of pruning.
+
+    Attributes:
+        alone: The task whose lap this is, if it is of one task alone.
+        averaged: Steps since the averages were last used.
+    """
+
+    def __init__(self, of: Ingredients, state: RunState, tasks: list[str], display: Display) -> None:
+        self.of, self.state, self.tasks, self.display = of, state, tasks, display
+        self.network, self.settings = of.network, of.settings
+        self.alone: str | None = None
+        self.averaged = 0
+
+    def begin_lap(self, alone: str | None) -> None:
+        """A lap of all tasks, or of one alone; earlier steps do not count in its averages."""
+        self.alone = alone
+        self.averaged = 0
+
+    def train(
+        self,
+        steps: int,
+        stage: str,
+        task: str | None = None,
+        schedule: Literal["constant", "cosine"] = "constant",
+    ) -> None:
+        """Some steps on all tasks, or on the one that is alone, with the pruner's gates and penalty in a task's turn.
+
+        Args:
+            steps: how many.
+            stage: what they are for.
+            task: whose turn it is.
+            schedule: of the learning rate.
+        """
+        with self._training():
+            for step in range(steps):
+                set_learning_rate(self.state.optimizer, schedule, step / steps)
+                self._step(task, stage)
+
+    def take_averages(self) -> None:
+        """What is judged: the averaged weights, with their own statistics."""
+        take_averages(self.state.optimizer, self.network)
+        if self.averaged:
+            taught = [task for task in self._trained if self.of.distillation.teaches(task)]
+            with self._training():
+                refresh_statistics(self.network, self.state.feed, self._trained, self.of.fabric, taught)
+        self.averaged = 0
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Meanwhile, the network is in training mode, or the part of it that serves the task that is alone."""
+        set_training_mode(self.network, self.settings.freeze_batch_norm)
+        with ExitStack() as held:
+            if self.alone is not None:
+                held.enter_context(others_untouched(self.network, self.alone))
+                held.enter_context(self.state.session.alone(self.alone))
+            yield
+
+    def _step(self, task: str | None, stage: str) -> None:
+        of, state = self.of, self.state
+        state.optimizer.zero_grad(set_to_none=True)
+        result = compute_gradients(
+            self.network,
+            next(state.feed),
+            of.train.objectives,
+            fabric=of.fabric,
+            tasks=self._trained,
+            distillation=of.distillation,
+            at_junction=state.session.hook() if task is not None else None,
+            penalty=(lambda: self._penalty(task)) if task is not None else None,
+        )
+        if task is not None and of.fabric.world_size > 1:
+            own = [parameter for group in state.session.parameters() for parameter in group["params"]]
+            sum_gradients(own, of.fabric)
+        state.watch.check(state.at.task_batches, result.losses)
+        if result.losses:
+            of.fabric.strategy.optimizer_step(state.optimizer)
+            self.averaged += 1
+            update_averages(state.optimizer, self.network, self.averaged)
+        average_statistics(self.network, of.fabric)
+        state.at.task_batches += len(result.losses)
+        self.display.update(state.at.lap, losses=result.losses, stage=stage)
+
+    @property
+    def _trained(self) -> list[str]:
+        return self.tasks if self.alone is None else [self.alone]
+
+    def _penalty(self, task: str) -> Tensor:
+        penalty = self.state.session.penalty(task)
+        return next(self.network.parameters()).new_zeros(()) if penalty is None else penalty
