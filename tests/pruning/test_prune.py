@@ -311,7 +311,7 @@ def test_an_interrupted_run_leaves_the_network_at_its_last_good_point(monkeypatc
         whole(self)
         laps.append({name: tensor.clone() for name, tensor in network.state_dict().items()})
         if len(laps) == 2:
-            self._train(3, "pruning", "shape")
+            self.trainer.train(3, "pruning", "shape")
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Loop, "_lap", lap)

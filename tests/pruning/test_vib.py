@@ -75,7 +75,7 @@ def test_folding_does_not_leave_the_averages_of_weights_behind():
 
 def test_in_the_loop_what_the_gates_learnt_is_not_lost_with_the_average(monkeypatch):
     """With weights that hardly learn, an average of them is what they are."""
-    from pamerge.pruning import loop
+    from pamerge.pruning import trainer
 
     changes = []
 
@@ -86,7 +86,7 @@ def test_in_the_loop_what_the_gates_learnt_is_not_lost_with_the_average(monkeypa
             take_averages(optimizer, network)
             changes.extend(float((after - before[task]).abs().max()) for task, after in network(sample()).items())
 
-    monkeypatch.setattr(loop, "take_averages", watched)
+    monkeypatch.setattr(trainer, "take_averages", watched)
     prune(merged(), batches(6), batches(4, seed=1), OBJECTIVES, pruner=VIB(gamma=1e-2, lr=0.1), laps=3, steps=9,
           recovery=0, final=0, lr=1e-9, seed=0, progress=False, fraction=0.01)  # fmt: skip
     assert changes
