@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import re
 import statistics
 import sys
@@ -158,10 +159,13 @@ def costs_chart() -> str:
     from matplotlib.figure import Figure
 
     measured = list(_measured())
-    figure = Figure(figsize=(3.6 * len(measured), 3.2), layout="constrained")
-    for axes, (title, pruner, results, _) in zip(
-        figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True
-    ):
+    columns = min(3, len(measured))
+    rows = math.ceil(len(measured) / columns)
+    figure = Figure(figsize=(3.6 * columns, 3.0 * rows + 0.3), layout="constrained")
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for left in panels[len(measured) :]:
+        left.set_axis_off()
+    for axes, (title, pruner, results, _) in zip(panels, measured, strict=False):
         shown = _in_a_chart(list(results[0]["schemes"]["pam"]["flops"]))
         for offset, (scheme, colour) in enumerate(COLOURS.items(), start=-1):
             places = [index + 0.27 * offset for index in range(len(shown))]
@@ -222,8 +226,9 @@ def tries_table() -> str:
     """What every try of a scheme costs, where schemes were tried with several options."""
     parts = []
     for title, pruner, results, _ in _measured():
-        combinations = list(results[0]["schemes"]["separate"]["flops"])
-        rows = [["try", *(f"MFLOPs {tasks}" for tasks in combinations), "expected", "within its budget", "chosen"]]
+        tasks = results[0]["tasks"]
+        shown = [*tasks, "+".join(tasks)]
+        rows = [["try", *(f"MFLOPs {each}" for each in shown), "expected", "within its budget", "chosen"]]
         for scheme, found in results[0]["schemes"].items():
             for each in found.get("tries", {}):
                 of_scheme = [result["schemes"][scheme] for result in results]
@@ -231,7 +236,7 @@ def tries_table() -> str:
                 within = sum("did not come within" not in tried["tries"][each]["stopped"] for tried in of_scheme)
                 chosen = sum(tried["chosen_try"] == each for tried in of_scheme)
                 counts = (f"{number} of {len(results)}" for number in (within, chosen))
-                rows.append([each, *_mflops(costs), *counts])
+                rows.append([each, *_mflops(costs, shown), *counts])
         if len(rows) > 1:
             parts += [f"**{title}, {PRUNERS[pruner]}**", markdown(rows)]
     return "\n\n".join(parts)
@@ -250,9 +255,9 @@ def efforts_table() -> str:
     return markdown(rows)
 
 
-def _mflops(costs: Sequence[Mapping[str, float]]) -> list[str]:
-    """The cost of each combination, and the expected one, over the seeds."""
-    each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in costs[0]]
+def _mflops(costs: Sequence[Mapping[str, float]], shown: Iterable[str] = ()) -> list[str]:
+    """The cost of each combination that is shown, and the expected one, over the seeds."""
+    each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in shown]
     return [*each, _spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")]
 
 
@@ -262,7 +267,7 @@ def levers_table() -> str:
     first = next(iter(variants.values()))
     rows = [["", *(f"MFLOPs {tasks}" for tasks in first["flops"]), "expected", "÷ first row"]]
     for name, found in variants.items():
-        rows.append([name, *_mflops([found["flops"]]), f"{found['expected'] / first['expected']:.2f}"])
+        rows.append([name, *_mflops([found["flops"]], first["flops"]), f"{found['expected'] / first['expected']:.2f}"])
     return markdown(rows)
 
 
