@@ -3,10 +3,9 @@
     python scripts/levers.py --data FOLDER [--out runs/levers]   # measures: results/levers.json
 
 LeNet-5 on Fashion-MNIST canvases as in ``configs/lenet5-fashion.toml``, with its effort and budget, Taylor, its first
-seed. The first row is PAM as the experiment has it. Separate networks and MTZ stand beside it; for these three also
-what task A loses when only B is pruned (the paper's Problem 1). Finished stages are kept in ``--out``, so that a run
-that was killed goes on; with the ``--out`` of the experiment, what they have in common is not done again. ``python
-scripts/result_tables.py`` makes the tables.
+seed. The first row is PAM as the experiment has it, with separate networks and MTZ beside it. Finished stages are kept
+in ``--out``, so that a run that was killed goes on; with the ``--out`` of the experiment, what they have in common is
+not done again. ``python scripts/result_tables.py`` makes the table.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 from study import arguments, say
 
-from pamerge.experiments import Choice, Problem1, read_config, run
+from pamerge.experiments import Choice, read_config, run
 from pamerge.experiments.metrics import expected_cost
 from pamerge.network.files import write_atomically
 
@@ -51,11 +50,10 @@ def prune(**changes: Any) -> dict[str, Any]:
     return {**scheme("pam"), "prune": {**CONFIG.prune, **changes}}
 
 
-PROBLEM1 = {"problem1": Problem1(task="B", laps=10, fraction=0.1)}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "PAM": {**scheme("pam"), **PROBLEM1},
-    "separate": {**scheme("separate"), **PROBLEM1},
-    "MTZ": {**scheme("mtz"), **PROBLEM1},
+    "PAM": scheme("pam"),
+    "separate": scheme("separate"),
+    "MTZ": scheme("mtz"),
     "a quarter exclusive": scheme("pam", exclusive=0.25),
     "three fifths exclusive": scheme("pam", exclusive=0.6),
     "MTZ, all shared": scheme("mtz", share=1.0),
@@ -82,8 +80,8 @@ def main() -> None:
         print(name, flush=True)
         (result,) = run(replace(CONFIG, **changes), given.out, data=given.data, watch=say)
         (of_scheme,) = result["schemes"].values()
-        kept = ("flops", "metric", "validation", "task_batches", "stopped", "problem1")
-        found[name] = {key: of_scheme[key] for key in kept if key in of_scheme}
+        kept = ("flops", "metric", "validation", "task_batches", "stopped")
+        found[name] = {key: of_scheme[key] for key in kept}
         found[name]["expected"] = expected_cost(of_scheme["flops"])
         print(json.dumps(found[name]), flush=True)
     content = {"effort": CONFIG.effort, "reference": result["reference"], "torch": torch.__version__, "variants": found}

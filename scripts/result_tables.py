@@ -35,7 +35,9 @@ BASELINES = ("separate", "mtz")
 EXPERIMENTS = {
     "lenet5-fashion": ("LeNet-5, Fashion-MNIST canvases", "LeNet-5, Fashion-MNIST"),
     "vgg16-lfw-quarter": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
+    "vgg16-lfw-quarter-long": ("VGG-16 at a quarter, LFW faces, twice the effort", "VGG-16, CelebA"),
     "vgg16-lfw-quarter-vib": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
+    "vgg16-lfw-quarter-vib-long": ("VGG-16 at a quarter, LFW faces, twice the effort", "VGG-16, CelebA"),
     "vgg16-lfw-five-eighth": ("VGG-16 at an eighth of its width, LFW faces, five tasks", "VGG-16, LFW"),
     "vgg16-lfw-five-eighth-wide": ("VGG-16 at an eighth, LFW faces, five tasks, 2.5 points", "VGG-16, LFW"),
     "resnet18-lfw-half": ("ResNet-18 at half of its width, LFW faces", "ResNet-18, CelebA"),
@@ -137,6 +139,20 @@ def gains_table() -> str:
     return markdown(rows)
 
 
+def short_gains_table() -> str:
+    """The same without variants of PAM, and without what needs explaining."""
+    head = ["experiment", "pruner", "over separate (paper)", "over MTZ (paper)"]
+    rows = [[*head, "expected cost ÷ better baseline", "worst combination ÷ better baseline"]]
+    for title, pruner, results, paper in _measured():
+        gains = (
+            f"{_spread(_gain(result, baseline).average for result in results)} ({_paper_gain(paper, baseline):.2f})"
+            for baseline in BASELINES
+        )
+        better = (f"{ratio(results, 'pam'):.2f}" for ratio in (_against_better, _worst_combination))
+        rows.append([title, PRUNERS[pruner], *gains, *better])
+    return markdown(rows)
+
+
 def combinations_table() -> str:
     """A row for each combination of tasks: accuracy, MFLOPs and gains beside the paper's."""
     parts = []
@@ -228,7 +244,9 @@ def tries_table() -> str:
     for title, pruner, results, _ in _measured():
         tasks = results[0]["tasks"]
         shown = [*tasks, "+".join(tasks)]
+        whole = "first" not in results[0]["schemes"]["separate"]  # otherwise what was lost by merging is not told
         rows = [["try", *(f"MFLOPs {each}" for each in shown), "expected", "within its budget", "chosen"]]
+        rows[0][1:1] = ["points lost before pruning"] * whole
         for scheme, found in results[0]["schemes"].items():
             for each in found.get("tries", {}):
                 of_scheme = [result["schemes"][scheme] for result in results]
@@ -236,10 +254,36 @@ def tries_table() -> str:
                 within = sum("did not come within" not in tried["tries"][each]["stopped"] for tried in of_scheme)
                 chosen = sum(tried["chosen_try"] == each for tried in of_scheme)
                 counts = (f"{number} of {len(results)}" for number in (within, chosen))
-                rows.append([each, *_mflops(costs, shown), *counts])
+                lost = [_spread((_lost(result, scheme, each) for result in results), "{:.1f}")] if whole else []
+                rows.append([each, *lost, *_mflops(costs, shown), *counts])
         if len(rows) > 1:
             parts += [f"**{title}, {PRUNERS[pruner]}**", markdown(rows)]
     return "\n\n".join(parts)
+
+
+def _lost(result: Mapping[str, Any], scheme: str, each: str) -> float:
+    """Points of validation accuracy that a try had lost before it was pruned, of the task that lost most."""
+    entry = result["schemes"][scheme]["tries"][each]["entry"]
+    return max(100 * (before - entry[task]) for task, before in result["validation_reference"].items())
+
+
+def chance() -> str:
+    """How much what merging had lost before pruning says about what a network costs in the end."""
+    from scipy.stats import spearmanr
+
+    rows = [["experiment", "pruner", "merged networks", "expected MFLOPs", "rank correlation with points lost before"]]
+    for title, pruner, results, _ in _measured():
+        lost, costs = [], []
+        for result in results:
+            for scheme in ("mtz", "pam"):
+                for each, tried in result["schemes"][scheme].get("tries", {}).items():
+                    if len(results) > 1 and "separate" not in each:
+                        lost.append(_lost(result, scheme, each))
+                        costs.append(expected_cost(tried["flops"]) / 1e6)
+        if costs:
+            spread = f"{min(costs):.2f} to {max(costs):.2f}"
+            rows.append([title, PRUNERS[pruner], str(len(costs)), spread, f"{spearmanr(lost, costs).statistic:.2f}"])
+    return markdown(rows)
 
 
 def efforts_table() -> str:
@@ -272,13 +316,16 @@ def levers_table() -> str:
 
 
 def problem1_table() -> str:
-    """A row for each removal from one task's subgraph: what it still costs, and what the other task still achieves."""
-    variants = json.loads((RESULTS / "levers.json").read_text())["variants"]
-    series = {name: found["problem1"]["series"] for name, found in variants.items() if "problem1" in found}
-    rows = [["removals", *(f"{name}: {what}" for name in series for what in ("MFLOPs B", "accuracy A"))]]
-    for number, steps in enumerate(zip(*series.values(), strict=False)):
-        cells = [(f"{step['flops']['B'] / 1e6:.1f}", f"{100 * step['metrics']['A']:.1f} %") for step in steps]
-        rows.append([str(number), *(cell for pair in cells for cell in pair)])
+    """A row for each removal from task B's subgraph: what it still costs, and what task A has lost; over the seeds."""
+    schemes = json.loads((RESULTS / "problem1.json").read_text())["schemes"]
+    rows = [["removals", *(f"{name}: {what}" for name in schemes for what in ("MFLOPs B", "points A lost"))]]
+    for number in range(min(len(series) for seeds in schemes.values() for series in seeds.values())):
+        row = [str(number)]
+        for seeds in schemes.values():
+            costs = [series[number]["flops"]["B"] / 1e6 for series in seeds.values()]
+            lost = [100 * (series[0]["metrics"]["A"] - series[number]["metrics"]["A"]) for series in seeds.values()]
+            row += [_spread(costs, "{:.2f}"), _spread(lost, "{:.1f}")]
+        rows.append(row)
     return markdown(rows)
 
 
@@ -386,10 +433,12 @@ TABLES = {
     "demo output": demo_output,
     "demo table": demo_table,
     "gains": gains_table,
+    "gains in short": short_gains_table,
     "combinations": combinations_table,
     "fairness": fairness_table,
     "tries": tries_table,
     "efforts": efforts_table,
+    "chance": chance,
     "levers": levers_table,
     "problem 1": problem1_table,
     "relatedness": relatedness_table,

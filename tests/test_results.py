@@ -29,10 +29,21 @@ def tables(script: Callable[[str], ModuleType]) -> ModuleType:
 @pytest.mark.parametrize(
     ("document", "names"),
     [
-        ("README.md", ["demo output", "demo table", "gains"]),
+        ("README.md", ["demo output", "demo table", "gains in short"]),
         (
             "docs/comparison.md",
-            ["gains", "combinations", "fairness", "tries", "relatedness", "inclusion", "conditions"],
+            [
+                "gains",
+                "combinations",
+                "fairness",
+                "tries",
+                "efforts",
+                "chance",
+                "relatedness",
+                "inclusion",
+                "conditions",
+                "problem 1",
+            ],
         ),
         ("docs/deployment.md", ["latency"]),
     ],

@@ -128,6 +128,17 @@ def test_a_larger_budget_goes_on_from_where_a_smaller_one_ended(finished) -> Non
     assert large["seconds"] > small["seconds"]
 
 
+def test_every_try_tells_what_merging_had_lost_before_pruning(finished) -> None:
+    folder, (before,) = finished
+    tries = Choice("pam", {"tries": [{"alpha": 0.1}, {"name": "separate"}]})
+    (result,) = run(replace(CONFIG, schemes=(tries,)), folder)
+    for label, name in (("pam (alpha 0.1)", "pam"), ("pam (separate)", "separate")):
+        found, alone = result["schemes"]["pam"]["tries"][label], before["schemes"][name]
+        assert found["entry"] == alone["path"][0]["metrics"]
+        assert found["flops"] == alone["flops"]
+    assert result["validation_reference"].keys() == found["entry"].keys()
+
+
 def test_the_rate_of_fine_tuning_can_be_chosen(finished) -> None:
     folder, _ = finished
     before = {path: path.read_bytes() for path in (folder / "stages").glob("finetuned-*.pam")}

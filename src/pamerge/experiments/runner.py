@@ -291,6 +291,7 @@ def _result(config: Config, setting: Setting, splits: Splits, networks: Path, na
         "tasks": list(setting.networks),
         "budget": config.max_drop,
         "reference": originals,
+        "validation_reference": dict(setting.reference),
         "original_flops": _original_flops(material),
         "schemes": schemes,
         "environment": {
@@ -331,8 +332,9 @@ def _scheme(
 
 
 def _in_short(network: MultitaskNetwork, notes: Mapping[str, Any]) -> dict[str, Any]:
-    """What a pruned network costs, and what it took."""
-    return {"flops": _costs(network), **{name: notes[name] for name in ("validation", "task_batches", "stopped")}}
+    """What a pruned network costs, what it took, and what its metrics were before pruning."""
+    kept = {name: notes[name] for name in ("validation", "task_batches", "stopped")}
+    return {"flops": _costs(network), "entry": notes["path"][0]["metrics"], **kept}
 
 
 def _preference(setting: Setting, network: MultitaskNetwork, validation: Mapping[str, float]) -> tuple[float, float]:
