@@ -38,7 +38,7 @@ SCHEMES: dict[str, Any] = {
     "separate": pamerge.Separate(),
     "pam": pamerge.PAM(alpha=0.5, trunk=0.87, zip=2.0, levels=1, steps=10, lr=1e-3),
 }
-BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 100, 1000, 0.01, 0
+BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 100, 2000, 0.01, 0
 CONFIG = Config(
     name="growth",
     data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5, "shares": [0.6, 0.2, 0.2]}),
