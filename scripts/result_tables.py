@@ -21,8 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablations import by_relatedness, shared_shares
-from study import CONDITIONS, svg
+import study_tables as studies
+from scipy.stats import spearmanr
+from study import spread, svg
 
 from pamerge.cli.show import print_table
 from pamerge.experiments.metrics import expected_cost, gain
@@ -120,7 +121,7 @@ def gains_table() -> str:
     for title, pruner, results, paper in _measured():
         theirs = {baseline: f"{_paper_gain(paper, baseline):.2f}" for baseline in BASELINES}
         for scheme in [name for name in results[0]["schemes"] if name not in BASELINES]:
-            ours = {b: _spread(_gain(result, b, scheme).average for result in results) for b in BASELINES}
+            ours = {b: spread(_gain(result, b, scheme).average for result in results) for b in BASELINES}
             rows.append(
                 [
                     title,
@@ -129,7 +130,7 @@ def gains_table() -> str:
                     str(len(results)),
                     ours["separate"],
                     theirs["separate"],
-                    _spread(map(_limit, results)),
+                    spread(map(_limit, results)),
                     ours["mtz"],
                     theirs["mtz"],
                     f"{_against_better(results, scheme):.2f}",
@@ -145,7 +146,7 @@ def short_gains_table() -> str:
     rows = [[*head, "expected cost ÷ better baseline", "worst combination ÷ better baseline"]]
     for title, pruner, results, paper in _measured():
         gains = (
-            f"{_spread(_gain(result, baseline).average for result in results)} ({_paper_gain(paper, baseline):.2f})"
+            f"{spread(_gain(result, baseline).average for result in results)} ({_paper_gain(paper, baseline):.2f})"
             for baseline in BASELINES
         )
         better = (f"{ratio(results, 'pam'):.2f}" for ratio in (_against_better, _worst_combination))
@@ -162,7 +163,7 @@ def combinations_table() -> str:
         for row in body:
             gains = []
             for baseline in BASELINES:
-                ours = _spread(_gain(result, baseline).each[row[0]] for result in results)
+                ours = spread(_gain(result, baseline).each[row[0]] for result in results)
                 theirs = paper[row[0]]["mflops"]
                 gains.append(f"{ours} ({theirs[baseline] / theirs['pam']:.2f})")
             rows.append([*row, *gains])
@@ -225,10 +226,10 @@ def fairness_table() -> str:
                     title,
                     PRUNERS[pruner],
                     scheme,
-                    _spread((run["task_batches"] for run in found), "{:.0f}"),
-                    _spread((run["seconds"] / 60 for run in found), "{:.0f}"),
-                    _spread((sum(result["original_flops"].values()) / 1e6 for result in results), "{:.1f}"),
-                    _spread(
+                    spread((run["task_batches"] for run in found), "{:.0f}"),
+                    spread((run["seconds"] / 60 for run in found), "{:.0f}"),
+                    spread((sum(result["original_flops"].values()) / 1e6 for result in results), "{:.1f}"),
+                    spread(
                         run["flops"][everything] / result["schemes"]["separate"]["flops"][everything]
                         for run, result in zip(found, results, strict=True)
                     ),
@@ -254,7 +255,7 @@ def tries_table() -> str:
                 within = sum("did not come within" not in tried["tries"][each]["stopped"] for tried in of_scheme)
                 chosen = sum(tried["chosen_try"] == each for tried in of_scheme)
                 counts = (f"{number} of {len(results)}" for number in (within, chosen))
-                lost = [_spread((_lost(result, scheme, each) for result in results), "{:.1f}")] if whole else []
+                lost = [spread((_lost(result, scheme, each) for result in results), "{:.1f}")] if whole else []
                 rows.append([each, *lost, *_mflops(costs, shown), *counts])
         if len(rows) > 1:
             parts += [f"**{title}, {PRUNERS[pruner]}**", markdown(rows)]
@@ -267,22 +268,21 @@ def _lost(result: Mapping[str, Any], scheme: str, each: str) -> float:
     return max(100 * (before - entry[task]) for task, before in result["validation_reference"].items())
 
 
-def chance() -> str:
+def chance_table() -> str:
     """How much what merging had lost before pruning says about what a network costs in the end."""
-    from scipy.stats import spearmanr
-
     rows = [["experiment", "pruner", "merged networks", "expected MFLOPs", "rank correlation with points lost before"]]
     for title, pruner, results, _ in _measured():
-        lost, costs = [], []
-        for result in results:
-            for scheme in ("mtz", "pam"):
-                for each, tried in result["schemes"][scheme].get("tries", {}).items():
-                    if len(results) > 1 and "separate" not in each:
-                        lost.append(_lost(result, scheme, each))
-                        costs.append(expected_cost(tried["flops"]) / 1e6)
-        if costs:
-            spread = f"{min(costs):.2f} to {max(costs):.2f}"
-            rows.append([title, PRUNERS[pruner], str(len(costs)), spread, f"{spearmanr(lost, costs).statistic:.2f}"])
+        merged = [
+            (_lost(result, scheme, each), expected_cost(tried["flops"]) / 1e6)
+            for result in results
+            for scheme in ("mtz", "pam")
+            for each, tried in result["schemes"][scheme].get("tries", {}).items()
+            if "separate" not in each
+        ]
+        if len(results) > 1 and merged:
+            lost, costs = zip(*merged, strict=True)
+            ends = f"{min(costs):.2f} to {max(costs):.2f}"
+            rows.append([title, PRUNERS[pruner], str(len(costs)), ends, f"{spearmanr(lost, costs).statistic:.2f}"])
     return markdown(rows)
 
 
@@ -294,71 +294,15 @@ def efforts_table() -> str:
             ends = [result["schemes"][scheme] for result in results]
             for steps in ([end["first"] for end in ends if "first" in end], [end for end in ends if "first" in end]):
                 if steps:
-                    used = _spread((step["task_batches"] for step in steps), "{:.0f}")
+                    used = spread((step["task_batches"] for step in steps), "{:.0f}")
                     rows.append([title, PRUNERS[pruner], scheme, used, _mflops([s["flops"] for s in steps])[-1]])
     return markdown(rows)
 
 
 def _mflops(costs: Sequence[Mapping[str, float]], shown: Iterable[str] = ()) -> list[str]:
     """The cost of each combination that is shown, and the expected one, over the seeds."""
-    each = [_spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in shown]
-    return [*each, _spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")]
-
-
-def levers_table() -> str:
-    """A row for each choice that was changed: what every combination costs then, and how that compares."""
-    variants = json.loads((RESULTS / "levers.json").read_text())["variants"]
-    first = next(iter(variants.values()))
-    rows = [["", *(f"MFLOPs {tasks}" for tasks in first["flops"]), "expected", "÷ first row"]]
-    for name, found in variants.items():
-        rows.append([name, *_mflops([found["flops"]], first["flops"]), f"{found['expected'] / first['expected']:.2f}"])
-    return markdown(rows)
-
-
-def problem1_table() -> str:
-    """A row for each removal from task B's subgraph: what it still costs, and what task A has lost; over the seeds."""
-    schemes = json.loads((RESULTS / "problem1.json").read_text())["schemes"]
-    rows = [["removals", *(f"{name}: {what}" for name in schemes for what in ("MFLOPs B", "points A lost"))]]
-    for number in range(min(len(series) for seeds in schemes.values() for series in seeds.values())):
-        row = [str(number)]
-        for seeds in schemes.values():
-            costs = [series[number]["flops"]["B"] / 1e6 for series in seeds.values()]
-            lost = [100 * (series[0]["metrics"]["A"] - series[number]["metrics"]["A"]) for series in seeds.values()]
-            row += [_spread(costs, "{:.2f}"), _spread(lost, "{:.1f}")]
-        rows.append(row)
-    return markdown(rows)
-
-
-def relatedness_table() -> str:
-    """Which share of the last hidden layer serves both tasks, for α in bits and for α as in PAM."""
-    levels = by_relatedness(json.loads((RESULTS / "ablations.json").read_text()))
-    tables = []
-    for of, unit in (("shared_by_bits", " bits"), ("shared_by_share", "")):
-        rows = [["attributes", "bits in common", *(f"α = {alpha}{unit}" for alpha in shared_shares(levels[0], of))]]
-        for alike in levels:
-            names = "; ".join(" and ".join(pair["attributes"]) for pair in alike)
-            bits = statistics.fmean(pair["bits"] for pair in alike)
-            rows.append([names, f"{bits:.3f}", *(f"{share:.1%}" for share in shared_shares(alike, of).values())])
-        tables.append(markdown(rows))
-    return "\n\n".join(tables)
-
-
-def inclusion_table() -> str:
-    """A row for each α: how many neurons of all layers serve the larger task only, the smaller one only, and both."""
-    rows = [["α", "only A", "only B", "both"]]
-    for alpha, layers in json.loads((RESULTS / "ablations.json").read_text())["inclusion"]["counts"].items():
-        rows.append([alpha, *(str(sum(layer[group] for layer in layers.values())) for group in ("A", "B", "A+B"))])
-    return markdown(rows)
-
-
-def conditions_table() -> str:
-    """A row for each scheme: the conditions of Theorem 1 and what Theorem 2 is about, as means over the layers."""
-    head = ["I(A; B; Yᴬ; Yᴮ)", "I(M; Yᴬ \\| A, Yᴮ)", "I(M; Yᴮ \\| B, Yᴬ)"]
-    rows = [["scheme", *head, "I(A; Yᴮ)", "I(B; Yᴬ)", "I(A; Yᴬ)", "I(B; Yᴮ)"]]
-    for scheme, layers in json.loads((RESULTS / "ablations.json").read_text())["conditions"].items():
-        means = [statistics.fmean(layer[name] for layer in layers.values()) for name in CONDITIONS]
-        rows.append([scheme, *(f"{value:.2f}" for value in means)])
-    return markdown(rows)
+    each = [spread((cost[tasks] / 1e6 for cost in costs), "{:.3f}") for tasks in shown]
+    return [*each, spread((expected_cost(cost) / 1e6 for cost in costs), "{:.3f}")]
 
 
 def latency_table() -> str:
@@ -423,12 +367,6 @@ def _mean_costs(results: Results) -> dict[str, dict[str, float]]:
     }
 
 
-def _spread(values: Iterable[float], form: str = "{:.2f}") -> str:
-    numbers = list(values)
-    spread = f" ± {form.format(statistics.stdev(numbers))}" if len(numbers) > 1 else ""
-    return form.format(statistics.fmean(numbers)) + spread
-
-
 TABLES = {
     "demo output": demo_output,
     "demo table": demo_table,
@@ -438,12 +376,12 @@ TABLES = {
     "fairness": fairness_table,
     "tries": tries_table,
     "efforts": efforts_table,
-    "chance": chance,
-    "levers": levers_table,
-    "problem 1": problem1_table,
-    "relatedness": relatedness_table,
-    "inclusion": inclusion_table,
-    "conditions": conditions_table,
+    "chance": chance_table,
+    "levers": studies.levers_table,
+    "problem 1": studies.problem1_table,
+    "relatedness": studies.relatedness_table,
+    "inclusion": studies.inclusion_table,
+    "conditions": studies.conditions_table,
     "latency": latency_table,
 }
 """What stands between ``<!-- NAME -->`` and ``<!-- end of NAME -->``."""

@@ -1,9 +1,11 @@
-"""What scripts that measure have in common: a command line, what they say, and how charts are drawn."""
+"""What scripts that measure have in common: a command line, what they say, and how numbers and charts are shown."""
 
 from __future__ import annotations
 
 import argparse
 import io
+import statistics
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,3 +44,10 @@ def svg(figure: Figure) -> str:
     with rc_context({"svg.hashsalt": "pamerge"}):
         figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()
+
+
+def spread(values: Iterable[float], form: str = "{:.2f}") -> str:
+    """Mean and, of several values, standard deviation."""
+    numbers = list(values)
+    around = f" ± {form.format(statistics.stdev(numbers))}" if len(numbers) > 1 else ""
+    return form.format(statistics.fmean(numbers)) + around
