@@ -4,18 +4,20 @@
     python scripts/growth.py --chart                             # only draws the chart again
 
 Ten VGG-16 at an eighth of their width, from one common training; the first K of them are merged with PAM, zipped, and
-pruned, with an effort that is the same for each task; beside it, the same without merging. Each K has a process of its
-own, whose peak of memory and time of computing are recorded; with one thread, the latter does not depend on what else
-the machine does. Networks and finished measurements are kept in ``--out``, so that a run that was killed goes on.
+pruned, with an effort that is the same for each task; beside it, the same without merging. Each merged network has a
+process of its own, and so have the separate ones, one of which is pruned after the other; a process's peak of memory and
+time of computing are recorded; with one thread, the latter does not depend on what else the machine does. Networks and
+finished measurements are kept in ``--out``, so that a run that was killed goes on.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import multiprocessing
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -38,7 +40,7 @@ SCHEMES: dict[str, Any] = {
     "separate": pamerge.Separate(),
     "pam": pamerge.PAM(alpha=0.5, trunk=0.87, zip=2.0, levels=1, steps=10, lr=1e-3),
 }
-BATCH, FINETUNE, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 100, 2000, 0.01, 0
+BATCH, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 3000, 0.01, 0
 CONFIG = Config(
     name="growth",
     data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5, "shares": [0.6, 0.2, 0.2]}),
@@ -64,9 +66,10 @@ def main() -> None:
 
 def in_own_process(size: int, scheme: str, data: Path, out: Path) -> dict[str, Any]:
     """The measurement of one cell, from the folder if it is there."""
-    path = out / f"{scheme}-{size}-{EFFORT_PER_TASK}.json"
+    path = stored(out, scheme, size)
     if not path.exists():
-        process = multiprocessing.get_context("spawn").Process(target=measure, args=(size, scheme, data, out, path))
+        most = max(SIZES) if scheme == "separate" else size
+        process = multiprocessing.get_context("spawn").Process(target=measure, args=(most, scheme, data, out))
         process.start()
         process.join()
         if process.exitcode:
@@ -76,8 +79,17 @@ def in_own_process(size: int, scheme: str, data: Path, out: Path) -> dict[str, A
     return found
 
 
-def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
-    """Merge the first networks, fine-tune, prune; time, memory and cost."""
+def stored(out: Path, scheme: str, size: int) -> Path:
+    """Where a measurement is kept."""
+    return out / f"{scheme}-{size}-{EFFORT_PER_TASK}.json"
+
+
+def measure(size: int, scheme: str, data: Path, out: Path) -> None:
+    """Merge the first networks and prune them; time, memory and cost.
+
+    Networks without a common neuron are pruned one after the other, so that the first of them are a measurement of
+    their own as soon as they are done.
+    """
     everything, splits = original_networks(CONFIG, out, data=data)
     networks = dict(list(everything.items())[:size])
     splits = splits.with_tasks({task: splits.train.tasks[task] for task in networks})
@@ -88,57 +100,65 @@ def measure(size: int, scheme: str, data: Path, out: Path, path: Path) -> None:
         networks, splits.train.loader(500), SCHEMES[scheme], objectives=objectives, train=batches(splits)
     )
     merged = time.process_time()
-    cost_before = costs(network)
-    teachers = {task: Remembered(net, splits.train.loader(500)) for task, net in networks.items()}
-    paths = shrink(network, splits, objectives, reference, teachers)
-    content = {
-        "tasks": size,
-        "scheme": scheme,
-        "seconds": {"merging": merged - start, "pruning": time.process_time() - merged},
-        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-        "merged": cost_before,
-        "pruned": costs(network),
-        "stopped": "; ".join(dict.fromkeys(path.stopped for path in paths)),
-        "task_batches": sum(path.task_batches for path in paths),
-        "reference": reference,
-        "validation": {task: value for path in paths for task, value in path.final.items()},
-        "test": pamerge.evaluate(network, splits.test.loader(500), objectives),
-    }
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    unpruned = copy.deepcopy(network)
+    paths: list[pamerge.PruningPath] = []
+    done: list[str] = []
+    for part in independent_parts(network):
+        done += part
+        teachers = {task: Remembered(networks[task], splits.train.loader(500)) for task in part}
+        paths.append(shrink(network, part, splits, objectives, reference, teachers))
+        if len(done) not in SIZES:
+            continue
+        content = {
+            "tasks": len(done),
+            "scheme": scheme,
+            "seconds": {"merging": merged - start, "pruning": time.process_time() - merged},
+            "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            "merged": costs(unpruned, done),
+            "pruned": costs(network, done),
+            "stopped": "; ".join(dict.fromkeys(path.stopped for path in paths)),
+            "task_batches": sum(path.task_batches for path in paths),
+            "reference": {task: reference[task] for task in done},
+            "validation": {task: value for path in paths for task, value in path.final.items()},
+            "test": pamerge.evaluate(network, splits.test.loader(500), {task: objectives[task] for task in done}),
+        }
+        write_atomically(stored(out, scheme, len(done)), (json.dumps(content, indent=1) + "\n").encode())
 
 
 def shrink(
     network: pamerge.MultitaskNetwork,
+    part: Sequence[str],
     splits: Splits,
     objectives: Mapping[str, pamerge.Objective],
     reference: Mapping[str, float],
     teachers: Mapping[str, Remembered],
-) -> list[pamerge.PruningPath]:
-    """Fine-tune and prune; singles and all tasks together count alike, because 1,023 combinations are no mix."""
-    common: dict[str, Any] = {"seed": SEED, "progress": False, "teachers": teachers, "distill": 0.5}
-    pamerge.finetune(network, batches(splits), objectives, steps=FINETUNE, lr=1e-3, **common)
+) -> pamerge.PruningPath:
+    """Prune some tasks, which trains them first until they are within their budget.
+
+    Singles and all tasks together count alike, because 1,023 combinations are no mix.
+    """
     mix = {task: 0.5 / len(objectives) for task in objectives} | {"+".join(objectives): 0.5}
-    return [
-        pamerge.prune(
-            network,
-            batches(splits),
-            splits.validation.loader(100),
-            objectives,
-            pruner=pamerge.Taylor(),
-            tasks=part,
-            max_drop=MAX_DROP,
-            reference=reference,
-            mix=mix,
-            effort=EFFORT_PER_TASK * len(part),
-            fraction=0.15,
-            rounds=4,
-            recovery=200,
-            patience=4,
-            lr=3e-3,
-            **common,
-        )
-        for part in independent_parts(network)
-    ]
+    return pamerge.prune(
+        network,
+        batches(splits),
+        splits.validation.loader(100),
+        objectives,
+        pruner=pamerge.Taylor(),
+        tasks=part,
+        max_drop=MAX_DROP,
+        reference=reference,
+        mix=mix,
+        effort=EFFORT_PER_TASK * len(part),
+        fraction=0.15,
+        rounds=4,
+        recovery=200,
+        patience=4,
+        lr=3e-3,
+        teachers=teachers,
+        distill=0.5,
+        seed=SEED,
+        progress=False,
+    )
 
 
 def batches(splits: Splits) -> Any:
@@ -146,9 +166,9 @@ def batches(splits: Splits) -> Any:
     return splits.train.loader(BATCH, shuffle=torch.Generator().manual_seed(SEED))
 
 
-def costs(network: pamerge.MultitaskNetwork) -> dict[str, float]:
-    """FLOPs of a single task, on average, and of all tasks."""
-    return {"single": mean(network.flops(task) for task in network.tasks), "all": network.flops(network.tasks)}
+def costs(network: pamerge.MultitaskNetwork, tasks: Sequence[str]) -> dict[str, float]:
+    """FLOPs of one of some tasks, on average, and of all of them."""
+    return {"single": mean(network.flops(task) for task in tasks), "all": network.flops(tasks)}
 
 
 def chart(runs: list[dict[str, Any]]) -> str:
