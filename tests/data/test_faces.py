@@ -73,6 +73,16 @@ def test_a_quantile_is_taken_over_the_training_people_alone(tmp_path: Path, make
         assert np.array_equal(part.labels.numpy(), values[part.rows] > medians)
 
 
+def test_only_training_faces_are_mirrored(
+    tmp_path: Path, make_lfw: Callable[..., Path], make_celeba: Callable[..., Path]
+) -> None:
+    folders = make_lfw(tmp_path / "lfw", PEOPLE), make_celeba(tmp_path / "celeba")
+    for load, folder in zip((lfw, celeba), folders, strict=True):
+        plain, mirrored = (load(folder, generator=seeded(), mirror=mirror) for mirror in (False, True))
+        assert len(mirrored.train) == 2 * len(plain.train)
+        assert (len(mirrored.validation), len(mirrored.test)) == (len(plain.validation), len(plain.test))
+
+
 def test_the_threshold_is_zero_unless_said_otherwise(tmp_path: Path, make_lfw: Callable[..., Path]) -> None:
     splits = lfw(make_lfw(tmp_path / "lfw", PEOPLE), generator=seeded())
     assert set(splits.report.thresholds.values()) == {0.0}

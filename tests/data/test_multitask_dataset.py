@@ -53,6 +53,20 @@ def test_the_loader_gives_the_same_batches_as_a_plain_dataloader() -> None:
         assert all(torch.equal(targets[task], plain_targets[task]) for task in ("A", "B"))
 
 
+def test_a_mirrored_data_set_has_every_image_twice_the_second_time_with_left_and_right_exchanged() -> None:
+    plain = dataset(3)
+    images = np.arange(plain.images.size, dtype=np.uint8).reshape(plain.images.shape)
+    images.setflags(write=False)  # as those of a memory-mapped file
+    plain = replace(plain, images=images)
+    data = replace(plain, mirror=True)
+    assert len(data) == 6
+    [(inputs, targets)] = data.loader(6)
+    [(once, labels)] = plain.loader(3)
+    assert torch.equal(inputs, torch.cat([once, once.flip(-1)]))
+    assert all(torch.equal(targets[task], labels[task].repeat(2, 1)) for task in ("A", "B"))
+    assert torch.equal(data[-1][0], once[2].flip(-1))
+
+
 @pytest.mark.parametrize("resize", [None, (4, 8)])
 def test_channels_can_come_last_in_memory_without_a_change_of_values(resize) -> None:
     plain = dataset(resize=resize)

@@ -39,6 +39,7 @@ class MultitaskDataset(Dataset[Batch]):
         resize: Height and width to which inputs are scaled bilinearly when they are read.
         memory_format: How inputs lie in memory. With ``torch.channels_last``, convolutions of colour images are faster
             on a CPU, but networks that call ``view`` on what they get, instead of ``flatten``, fail.
+        mirror: After the images, all of them come again, left and right exchanged.
     """
 
     images: npt.NDArray[np.uint8]
@@ -50,9 +51,10 @@ class MultitaskDataset(Dataset[Batch]):
     std: tuple[float, ...]
     resize: tuple[int, int] | None = None
     memory_format: torch.memory_format = torch.contiguous_format
+    mirror: bool = False
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows) * (1 + self.mirror)
 
     def __getitem__(self, index: int | Sequence[int]) -> Batch:
         if isinstance(index, Sequence):
@@ -97,9 +99,11 @@ class MultitaskDataset(Dataset[Batch]):
         return replace(self, tasks={task: tuple(labels) for task, labels in tasks.items()})
 
     def _batch(self, index: npt.NDArray[np.int64]) -> Batch:
+        mirrored, index = index >= len(self.rows), index % len(self.rows)
         # Indexing with a list copies, so that nothing that is written to a batch reaches the file.
-        pixels = torch.from_numpy(np.asarray(self.images[self.rows[index]]))
-        pixels = pixels.contiguous(memory_format=self.memory_format)
+        pixels = np.asarray(self.images[self.rows[index]])
+        pixels[mirrored] = pixels[mirrored, ..., ::-1]
+        pixels = torch.from_numpy(pixels).contiguous(memory_format=self.memory_format)
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         inputs = (pixels.float() / 255 - mean) / std
         if self.resize is not None:
@@ -153,6 +157,10 @@ class Splits:
     def with_tasks(self, tasks: Tasks) -> Splits:
         """The same images with their labels divided in another way."""
         return self._each(lambda part: part.with_tasks(tasks))
+
+    def with_mirrored_training(self) -> Splits:
+        """The same data, with every training image also mirrored; twice as many of them."""
+        return replace(self, train=replace(self.train, mirror=True))
 
     def with_memory_format(self, memory_format: torch.memory_format) -> Splits:
         """The same data, but its inputs lie in memory in another way."""

@@ -34,6 +34,7 @@ def lfw(
     shares: Shares = (0.7, 0.1, 0.2),
     size: int = 72,
     crop: int = 150,
+    mirror: bool = False,
     cache_dir: Path | str | None = None,
     limit: int | None = None,
     on_progress: Progress | None = None,
@@ -54,6 +55,7 @@ def lfw(
         size: Height and width of an input.
         crop: Side of the central square that is cut out of the 250×250 image: with 150, pixels 50 to 200 both
             ways, which hold the face, most of the hair and the collar.
+        mirror: Also train on every image mirrored; most attributes of a face are the same on both sides.
         cache_dir: Folder where the crops are kept as a memory-mapped file (200 MB for all images); by default
             they are kept in memory.
         limit: Read only this many rows, from the first on.
@@ -69,8 +71,8 @@ def lfw(
         raise PamergeError(f"There are no images in {folder}: expected the folder {unpacked.name} or {packed.name}.")
     source = Folder(unpacked) if unpacked.is_dir() else Archive(packed)
     part = _divide(table.people, shares, generator)
-    faces = _Faces(table, part, source, Crop(crop, size), tasks, quantile)
-    return faces.load(cache_dir, on_progress)
+    splits = _Faces(table, part, source, Crop(crop, size), tasks, quantile).load(cache_dir, on_progress)
+    return splits.with_mirrored_training() if mirror else splits
 
 
 def celeba(
@@ -81,6 +83,7 @@ def celeba(
     shares: Shares = (0.7, 0.1, 0.2),
     size: int = 72,
     crop: int = 178,
+    mirror: bool = False,
     cache_dir: Path | str | None = None,
     limit: int | None = None,
     on_progress: Progress | None = None,
@@ -98,6 +101,7 @@ def celeba(
         size: Height and width of an input.
         crop: Side of the central square that is cut out of the 178×218 image: with 178, the whole width and
             rows 20 to 198.
+        mirror: Also train on every image mirrored; most attributes of a face are the same on both sides.
         cache_dir: Folder where the crops are kept as a memory-mapped file (3 GB for all images); by default
             they are kept in memory.
         limit: Read only this many rows, evenly spaced, because the official parts follow one another.
@@ -120,7 +124,8 @@ def celeba(
             f"There is no {partition}, so the images have to be divided at random: "
             "add the file, or give a generator, such as torch.Generator().manual_seed(0)."
         )
-    return _Faces(table, part, Folder(images), Crop(crop, size), tasks, None).load(cache_dir, on_progress)
+    splits = _Faces(table, part, Folder(images), Crop(crop, size), tasks, None).load(cache_dir, on_progress)
+    return splits.with_mirrored_training() if mirror else splits
 
 
 @dataclass(frozen=True)
