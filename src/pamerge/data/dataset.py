@@ -103,9 +103,9 @@ class MultitaskDataset(Dataset[Batch]):
         # Indexing with a list copies, so that nothing that is written to a batch reaches the file.
         pixels = np.asarray(self.images[self.rows[index]])
         pixels[mirrored] = pixels[mirrored, ..., ::-1]
-        pixels = torch.from_numpy(pixels).contiguous(memory_format=self.memory_format)
+        batch = torch.from_numpy(pixels).contiguous(memory_format=self.memory_format)
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        inputs = (pixels.float() / 255 - mean) / std
+        inputs = (batch.float() / 255 - mean) / std
         if self.resize is not None:
             inputs = functional.interpolate(inputs, size=self.resize, mode="bilinear", align_corners=False)
         labels = self.labels[torch.from_numpy(index)]

@@ -10,6 +10,9 @@ from pamerge.training import Objective
 
 _ROUNDING = 1e-12
 
+MOST_USED = 2.0
+"""Who has lost more than so many times its budget counts no more than one that has lost as much as that."""
+
 
 def losses(
     metrics: Mapping[str, float], reference: Mapping[str, float], objectives: Mapping[str, Objective]
@@ -56,6 +59,22 @@ class Budget:
         """How much more each task has lost than it may."""
         lost, most = losses(metrics, self.reference, self.objectives), self.max_drop
         return {task: -math.inf if most is None else value - most for task, value in lost.items()}
+
+    def weights(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """How much each task counts in training: the more, the less is left of its budget.
+
+        Where tasks share neurons, all of them have to be within their budgets at once, and those that have something
+        left can help those that have not. A task at its limit counts four times as much as one that has lost nothing.
+
+        >>> from pamerge.training import MultiLabel
+        >>> Budget(0.125, {"A": 1.0, "B": 1.0}, dict.fromkeys("AB", MultiLabel())).weights({"A": 1.0, "B": 0.9375})
+        {'A': 1.0, 'B': 2.0}
+        """
+        if not self.max_drop:
+            return {}
+        lost = losses(metrics, self.reference, self.objectives)
+        used = {task: value / self.max_drop if math.isfinite(value) else MOST_USED for task, value in lost.items()}
+        return {task: 4.0 ** min(max(share, 0.0), MOST_USED) for task, share in used.items()}
 
     def over(self, metrics: Mapping[str, float]) -> list[str]:
         """The tasks that have lost more than they may."""

@@ -11,7 +11,7 @@ from pamerge.pruning.averages import forget_averages
 from pamerge.pruning.budget import Budget
 from pamerge.pruning.pace import LARGEST_LAP, set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
-from pamerge.pruning.ranking import cost_parts, expected_flops, sharers, subgraph_cost
+from pamerge.pruning.ranking import cost_parts, expected_flops, sharers, sharing_most, subgraph_cost
 from pamerge.pruning.removal import Removal
 from pamerge.pruning.run_state import Ingredients, RunState
 from pamerge.pruning.trainer import Trainer
@@ -116,7 +116,7 @@ class Loop:
         judged_before = at.steps[at.kept].within
         at.lap += 1
         alone = at.alone.pop(0) if at.alone else None
-        self.trainer.begin_lap(alone)
+        self.trainer.begin_lap(alone, self._budget.weights(at.steps[at.kept].metrics))
         turns = self._rounds([alone] if alone is not None else at.active)
         self.trainer.take_averages()
         removed = any(turn.removed for turn in turns.values())
@@ -236,23 +236,26 @@ class Loop:
         """Train a network that is over its budget, as long as it would get there at the pace that it has.
 
         Each time takes twice as many steps as the one before, ``recovery`` at first, and is expected to bring as much.
+        A network that is still over its budget after that goes on with steps as many as the last, as long as one more
+        time should do: to go back costs all that it was trained for.
 
         Returns:
             The metrics after that, and how often it was trained.
         """
-        missing, steps = self._budget.worst(metrics), self.settings.recovery
-        if missing <= 0 or not steps:
-            return metrics, 0
-        for left in reversed(range(most)):
+        missing, steps, times = self._budget.worst(metrics), self.settings.recovery, 0
+        while missing > 0 and steps:
+            self.trainer.weights = self._budget.weights(metrics)
             self.trainer.train(steps, "recovering", schedule="cosine")
             self.trainer.take_averages()
             metrics = self._evaluate()
+            times += 1
             before, missing = missing, self._budget.worst(metrics)
-            hopeless = missing > left * (before - missing) and not at_any_pace
-            steps *= 2
-            if missing <= 0 or hopeless or not self._may_go_on(after=steps - self.settings.recovery):
+            patient = at_any_pace and times < most
+            hopeless = missing > max(1, most - times) * (before - missing) and not patient
+            steps *= 2 if times < most else 1
+            if hopeless or not self._may_go_on(after=steps - self.settings.recovery):
                 break
-        return metrics, most - left
+        return metrics, times
 
     def _turn(self, task: str, fraction: float, wanted: float, steps: int) -> Removal:
         """Train a little, look at the neurons of one task's subgraph, remove the least important ones."""
@@ -281,13 +284,16 @@ class Loop:
         self.state.good = self.state.snapshot()
 
     def _go_back(self, over: list[str]) -> None:
-        """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures."""
+        """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures.
+
+        So do those that share most of what they compute with it: what they remove is what it loses.
+        """
         at = self.state.at
         self.state.restore(self.state.good)
         failed = [task for task in over if task in at.active] or list(at.active)
         for task in failed:
             self._blame(task)
-        slow_down(at, failed, self.settings.patience)
+        slow_down(at, failed, self.settings.patience, with_them=sharing_most(self.network, failed, at.active))
         if not at.active:
             self._come_to_an_end("the budget is spent")
 
@@ -305,6 +311,7 @@ class Loop:
         What is learnt in laps that fail is lost, so that without this only the luck of the first laps would count.
         """
         state, at = self.state, self.state.at
+        self.trainer.weights = self._budget.weights(at.steps[at.kept].metrics)
         self.trainer.train(self.settings.final, "training", schedule="cosine")
         metrics = self._evaluate()
         after, before = (max(self._budget.excesses(found).values()) for found in (metrics, at.steps[at.kept].metrics))
@@ -346,6 +353,7 @@ class Loop:
         at, state = self.state.at, self.state
         metrics = dict(at.steps[at.kept].metrics)
         if self.settings.final:
+            self.trainer.weights = self._budget.weights(metrics)
             self.trainer.train(self.settings.final, "final fine-tuning", schedule="cosine")
             after = self._evaluate()
             if self._budget.over(after) and not self._budget.over(metrics):

@@ -24,8 +24,17 @@ def set_off(at: Position, tasks: Iterable[str], reach: float) -> None:
     at.failures = dict.fromkeys(at.active, 0)
 
 
-def slow_down(at: Position, tasks: Iterable[str], patience: int) -> None:
-    """Smaller steps for tasks that were over their budgets; who fails too often with small ones stops."""
+def slow_down(at: Position, tasks: Collection[str], patience: int, with_them: Iterable[str] = ()) -> None:
+    """Smaller steps for tasks that were over their budgets; who fails too often with small ones stops.
+
+    Args:
+        at: where the run is.
+        tasks: who was over.
+        patience: how many failures are allowed.
+        with_them: tasks that were not over, but go no faster than the slowest of those that were.
+    """
+    slowest = min((at.reach[task] for task in tasks), default=1.0) / 2
+    at.reach |= {task: min(at.reach[task], slowest) for task in with_them if task not in tasks}
     for task in tasks:
         at.failures[task] += at.reach[task] <= 1
         at.reach[task] /= 2

@@ -123,8 +123,23 @@ def sharers(network: MultitaskNetwork, task: str, tasks: Iterable[str]) -> float
     1 if it shares nothing with them, their number if it shares everything.
     """
     cost = network.flops(task)
-    common = sum(cost + network.flops(other) - network.flops({task, other}) for other in tasks)
-    return common / cost if cost else 1.0
+    shared = sum(_common_cost(network, task, other) for other in tasks)
+    return shared / cost if cost else 1.0
+
+
+def sharing_most(network: MultitaskNetwork, tasks: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Of some other tasks those that share more than half of what they compute with one of some tasks."""
+    tasks = set(tasks)
+    return [
+        other
+        for other in others
+        if other not in tasks and any(2 * _common_cost(network, task, other) > network.flops(other) for task in tasks)
+    ]
+
+
+def _common_cost(network: MultitaskNetwork, one: str, other: str) -> int:
+    """What two tasks both need, or all of it if they are one."""
+    return network.flops(one) + network.flops(other) - network.flops({one, other})
 
 
 def cost_parts(network: MultitaskNetwork, mix: Mix, tasks: Sequence[str]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
@@ -24,6 +24,7 @@ class Trainer:
     Attributes:
         alone: The task whose lap this is, if it is of one task alone.
         averaged: Steps since the averages were last used.
+        weights: How much each task counts where it shares neurons with others.
     """
 
     def __init__(self, of: Ingredients, state: RunState, tasks: list[str], display: Display) -> None:
@@ -31,10 +32,12 @@ class Trainer:
         self.network, self.settings = of.network, of.settings
         self.alone: str | None = None
         self.averaged = 0
+        self.weights: Mapping[str, float] = {}
 
-    def begin_lap(self, alone: str | None) -> None:
+    def begin_lap(self, alone: str | None, weights: Mapping[str, float]) -> None:
         """A lap of all tasks, or of one alone; earlier steps do not count in its averages."""
         self.alone = alone
+        self.weights = weights
         self.averaged = 0
 
     def train(
@@ -88,6 +91,7 @@ class Trainer:
             distillation=of.distillation,
             at_junction=state.session.hook() if task is not None else None,
             penalty=(lambda: self._penalty(task)) if task is not None else None,
+            weights=self.weights,
         )
         if task is not None and of.fabric.world_size > 1:
             own = [parameter for group in state.session.parameters() for parameter in group["params"]]

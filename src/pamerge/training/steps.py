@@ -100,6 +100,7 @@ def compute_gradients(
     distillation: Distillation | None = None,
     at_junction: JunctionHook | None = None,
     penalty: Callable[[], Tensor] | None = None,
+    weights: Mapping[str, float] | None = None,
 ) -> StepResult:
     """Add the gradients of a batch to the parameters, those of shared blocks averaged over the tasks that share them.
 
@@ -117,44 +118,51 @@ def compute_gradients(
         at_junction: A hook for gates; see :meth:`MultitaskNetwork.forward`. Gates' gradients are *not* averaged over
             tasks, nor over processes.
         penalty: Called after the forward pass; added to the loss. For parameters of a hook.
+        weights: How much each task counts in the averages; one and the same by default.
     """
-    distillation = distillation or Distillation()
+    distillation, weights = distillation or Distillation(), weights or {}
     plan = _plan(network, batch, tasks, distillation, fabric)
     values: dict[str, Tensor] = {}
     if batch is not None and plan.local:
         values = _losses(network, batch.to(fabric.device), objectives, plan, distillation, fabric, at_junction)
-    total = sum(values.values()) if values else None
+    total = sum(weights.get(task, 1.0) * value for task, value in values.items()) if values else None
     if penalty is not None and plan.active:
         total = penalty() / fabric.world_size + (total if total is not None else 0.0)
     if isinstance(total, Tensor):
         fabric.backward(total)
     if not plan.active:
         return StepResult({}, plan.samples)
-    average_gradients(network, plan.active, fabric)
     ordered = [task for task in network.tasks if task in plan.active]
+    average_gradients(network, {task: weights.get(task, 1.0) for task in ordered}, fabric)
     numbers = torch.stack([value.detach().double() for value in values.values()]).tolist() if values else []
     local = dict(zip(values, numbers, strict=True))
     sums = sums_of([local.get(task, 0.0) for task in ordered], fabric)
     return StepResult(dict(zip(ordered, sums, strict=True)), plan.samples)
 
 
-def average_gradients(network: MultitaskNetwork, tasks: TaskSet, fabric: Fabric) -> None:
-    """Turn summed gradients of some tasks into averages over those that need a block, summed over the processes."""
-    by_count: dict[int, list[Tensor]] = {}
+def average_gradients(network: MultitaskNetwork, weights: Mapping[str, float], fabric: Fabric) -> None:
+    """Turn weighted sums of gradients into averages over the tasks that need a block, summed over the processes.
+
+    Args:
+        network: The network, with gradients of ``Σ weight · loss``.
+        weights: The weight of each task that took part.
+        fabric: The processes.
+    """
+    by_weight: dict[float, list[Tensor]] = {}
     for key, layout in network.layouts.items():
-        count = len(layout.group & tasks)
-        if not count:
+        whole = sum(weight for task, weight in weights.items() if task in layout.group)
+        if not whole:
             continue
         for parameter in network.blocks[key].parameters():
             if parameter.grad is None:
                 if fabric.world_size == 1 or not parameter.requires_grad:
                     continue
                 parameter.grad = torch.zeros_like(parameter)  # other processes ran tasks that this one did not
-            by_count.setdefault(count, []).append(parameter.grad)
-    sum_over_processes([gradient for gradients in by_count.values() for gradient in gradients], fabric)
-    for count, gradients in by_count.items():
-        if count > 1:
-            torch._foreach_div_(gradients, count)
+            by_weight.setdefault(whole, []).append(parameter.grad)
+    sum_over_processes([gradient for gradients in by_weight.values() for gradient in gradients], fabric)
+    for whole, gradients in by_weight.items():
+        if whole != 1:
+            torch._foreach_div_(gradients, whole)
 
 
 def set_training_mode(network: nn.Module, freeze_batch_norm: bool = False) -> None:
