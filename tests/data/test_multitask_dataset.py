@@ -67,6 +67,17 @@ def test_a_mirrored_data_set_has_every_image_twice_the_second_time_with_left_and
     assert torch.equal(data[-1][0], once[2].flip(-1))
 
 
+def test_the_parts_of_an_image_can_come_again_in_other_places_and_mirrored() -> None:
+    plain = dataset(3)
+    plain = replace(plain, images=np.arange(plain.images.size, dtype=np.uint8).reshape(plain.images.shape))
+    [(once, _)] = plain.loader(3)
+    [(inputs, targets)] = replace(plain, places=2).loader(6)
+    assert torch.equal(inputs, torch.cat([once, once.roll(2, -1)]))
+    assert torch.equal(targets["A"][:3], targets["A"][3:])
+    [(inputs, _)] = replace(plain, places=2, mirror=True).loader(12)
+    assert torch.equal(inputs, torch.cat([once, once.flip(-1), once.roll(2, -1), once.roll(2, -1).flip(-1)]))
+
+
 @pytest.mark.parametrize("resize", [None, (4, 8)])
 def test_channels_can_come_last_in_memory_without_a_change_of_values(resize) -> None:
     plain = dataset(resize=resize)

@@ -384,6 +384,52 @@ def test_every_recovery_takes_twice_as_long_as_the_one_before(monkeypatch):
     assert path.kept == 1
 
 
+def recoveries(monkeypatch, values):
+    """The lengths of the recoveries of one lap whose shape metric is this after it and after each of them."""
+    scripted_metrics(monkeypatch, [FINE, *[{**FINE, "shape": value} for value in values], *[FINE] * 9])
+    lengths, train = [], Trainer.train
+
+    def watched(self, steps, stage, *rest, **options):
+        lengths.extend([steps] * (stage == "recovering"))
+        train(self, steps, stage, *rest, **options)
+
+    monkeypatch.setattr(Trainer, "train", watched)
+    prune_within(0.05, reference=FINE, laps=1)
+    return lengths
+
+
+def test_a_near_miss_is_trained_on_as_long_as_one_more_time_should_do(monkeypatch):
+    assert recoveries(monkeypatch, [0.5, 0.7, 0.83, 0.9, 0.95]) == [10, 20, 40, 40]
+
+
+def test_a_miss_that_one_more_time_would_not_mend_goes_back(monkeypatch):
+    with pytest.warns(PamergeWarning, match="Nothing could be removed"):
+        assert recoveries(monkeypatch, [0.5, 0.7, 0.83, 0.86, 0.95]) == [10, 20, 40]
+
+
+def test_the_less_a_task_has_left_of_its_budget_the_more_it_counts_in_training(monkeypatch):
+    after = {"shape": 1.0, "parts": 0.9, "size": 0.4}  # nothing, half of its budget and twice its budget lost
+    scripted_metrics(monkeypatch, [FINE, after, FINE, FINE])
+    weights, step = [], Trainer._step
+
+    def watched(self, task, stage):
+        weights.append((stage, dict(self.weights)))
+        step(self, task, stage)
+
+    monkeypatch.setattr(Trainer, "_step", watched)
+    prune_within(0.2, reference=FINE, laps=1)
+    recovering = [found for stage, found in weights if stage == "recovering"]
+    assert recovering == [pytest.approx({"shape": 1.0, "parts": 2.0, "size": 16.0})] * 10
+    assert all(set(found.values()) == {1.0} for stage, found in weights if stage != "recovering")
+
+
+def test_without_a_budget_and_where_a_metric_is_lost_weights_stay_finite():
+    assert Budget(None, FINE, OBJECTIVES).weights(FINE) == {}
+    assert Budget(0.0, FINE, OBJECTIVES).weights(FINE) == {}
+    lost = Budget(0.1, FINE, OBJECTIVES).weights({"shape": math.nan, "parts": -9.0, "size": -1.0})
+    assert lost == {"shape": 16.0, "parts": 16.0, "size": 1.0}
+
+
 def test_a_target_that_is_reached_at_entry_does_not_excuse_from_the_budget(monkeypatch):
     scripted_metrics(monkeypatch, [{**FINE, "shape": 0.1}, {**FINE, "shape": 0.2}, FINE, FINE])
     _, path = prune_within(0.05, reference=FINE, target=1e12)

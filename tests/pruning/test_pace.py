@@ -19,6 +19,18 @@ def test_a_task_that_fails_removes_half_as_much_and_others_do_not(at):
     assert at.failures == {"A": 1, "B": 0}
 
 
+def test_who_shares_with_a_task_that_fails_goes_no_faster_and_has_not_failed(at):
+    at.reach = {"A": 2.0, "B": 4.0}
+    slow_down(at, ["A"], patience=0, with_them=["B"])
+    assert at.reach == {"A": 1.0, "B": 1.0}
+    slow_down(at, ["A"], patience=1, with_them=["B"])
+    assert at.reach == {"A": 0.5, "B": 0.5}
+    at.reach["B"] = 0.125
+    slow_down(at, ["A"], patience=9, with_them=["B"])
+    assert at.reach == {"A": 0.25, "B": 0.125}
+    assert at.failures["B"] == 0
+
+
 def test_a_task_stops_when_it_has_failed_more_often_than_patience_allows(at):
     for _ in range(2):
         slow_down(at, ["A"], patience=2)

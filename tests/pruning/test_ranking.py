@@ -13,7 +13,7 @@ import pamerge
 from pamerge import PamergeError, TaskSet
 from pamerge.merging import Assigned
 from pamerge.pruning.freed import flops_freed, per_flop, that_free
-from pamerge.pruning.ranking import balanced, cost_parts, expected_flops, lowest, resolve_mix, sharers
+from pamerge.pruning.ranking import balanced, cost_parts, expected_flops, lowest, resolve_mix, sharers, sharing_most
 
 scores = st.dictionaries(
     st.sampled_from(["a", "b", "c"]), st.dictionaries(st.integers(0, 9), st.floats(-5, 5), min_size=1), max_size=3
@@ -159,6 +159,19 @@ def test_a_subgraph_is_shared_by_as_many_tasks_as_its_operations_serve_on_averag
     shared = Assigned(lambda junction: dict.fromkeys(junction.task_sets(), everyone)).merge(source)
     assert sharers(shared, tasks[0], tasks) == pytest.approx(3, rel=0.01)  # all but the heads
     assert sharers(shared, tasks[0], tasks[:2]) == pytest.approx(2, rel=0.01)
+
+
+def test_who_shares_more_than_half_of_what_it_computes_with_a_task():
+    source = material("lenet5", 3)
+    separate = pamerge.Separate().merge(source)
+    first, *others = separate.tasks
+    assert sharing_most(separate, [first], others) == []
+    pair = TaskSet([first, others[0]])
+    together = Assigned(
+        lambda junction: {n: pair if tasks & pair else tasks for n, tasks in junction.task_sets().items()}
+    ).merge(source)
+    assert sharing_most(together, [first], [first, *others]) == others[:1]
+    assert sharing_most(together, others[1:], [first, *others]) == []
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])

@@ -82,6 +82,24 @@ def test_tasks_without_labels_in_a_batch_are_not_run_and_do_not_dilute_the_avera
             torch.testing.assert_close(gradient, expected[name])
 
 
+def test_tasks_can_count_more_where_they_share_and_only_there():
+    network, (x, y) = merged().double().train(), batches(1)[0]
+    x, counts = x.double(), {"shape": 4.0, "size": 0.5, "parts": 1.0}
+    alone: dict[str, dict[str, torch.Tensor]] = {}
+    for task in network.tasks:
+        compute_gradients(network, read((x, y)), OBJECTIVES, fabric=FABRIC, tasks=task)
+        alone[task] = {name: gradient for name, gradient in gradients(network).items() if gradient is not None}
+        network.zero_grad(set_to_none=True)
+    plain = compute_gradients(network, read((x, y)), OBJECTIVES, fabric=FABRIC)
+    network.zero_grad(set_to_none=True)
+    weighted = compute_gradients(network, read((x, y)), OBJECTIVES, fabric=FABRIC, weights=counts)
+    assert weighted.losses == plain.losses
+    for name, gradient in gradients(network).items():
+        tasks = [task for task in network.tasks if name in alone[task]]
+        mean = sum(counts[task] * alone[task][name] for task in tasks) / sum(counts[task] for task in tasks)
+        torch.testing.assert_close(gradient, mean)
+
+
 def test_a_block_that_no_task_of_the_batch_needs_is_left_alone_by_the_optimiser():
     network = merged().train()
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.1)

@@ -79,6 +79,7 @@ def fashion_canvases(
     train: int = 8000,
     validation: int = 2000,
     test: int = 2000,
+    move: bool = False,
     generator: torch.Generator,
 ) -> Splits:
     """Canvases of four images of clothing from Fashion-MNIST, as in the paper.
@@ -92,6 +93,7 @@ def fashion_canvases(
         train: Number of training canvases.
         validation: Number of validation canvases.
         test: Number of test canvases.
+        move: Also train on every canvas with its images moved on by one, two and three places; four times as many.
         generator: Decides the division of the images and the canvases. How many canvases one part has does
             not change those of another.
     """
@@ -101,7 +103,8 @@ def fashion_canvases(
     division, *streams = _independent(generator, 4)
     pools = [*_divide(official, (5, 1), division), test_items]
     resize = PAPER_SIZE if size == "paper" else None
-    return _canvases(pools, (train, validation, test), streams, FASHION, resize)
+    splits = _canvases(pools, (train, validation, test), streams, FASHION, resize)
+    return splits.with_moved_training(ITEMS_A_CANVAS) if move else splits
 
 
 def _fashion_items(folder: Path, part: str) -> _Items:

@@ -39,7 +39,9 @@ class MultitaskDataset(Dataset[Batch]):
         resize: Height and width to which inputs are scaled bilinearly when they are read.
         memory_format: How inputs lie in memory. With ``torch.channels_last``, convolutions of colour images are faster
             on a CPU, but networks that call ``view`` on what they get, instead of ``flatten``, fail.
-        mirror: After the images, all of them come again, left and right exchanged.
+        mirror: Every image comes a second time, left and right exchanged.
+        places: Images consist of so many parts side by side, and come again with the parts moved on by one place, by
+            two, and so on, the last ones to the front.
     """
 
     images: npt.NDArray[np.uint8]
@@ -52,9 +54,10 @@ class MultitaskDataset(Dataset[Batch]):
     resize: tuple[int, int] | None = None
     memory_format: torch.memory_format = torch.contiguous_format
     mirror: bool = False
+    places: int = 1
 
     def __len__(self) -> int:
-        return len(self.rows) * (1 + self.mirror)
+        return len(self.rows) * (1 + self.mirror) * self.places
 
     def __getitem__(self, index: int | Sequence[int]) -> Batch:
         if isinstance(index, Sequence):
@@ -99,10 +102,11 @@ class MultitaskDataset(Dataset[Batch]):
         return replace(self, tasks={task: tuple(labels) for task, labels in tasks.items()})
 
     def _batch(self, index: npt.NDArray[np.int64]) -> Batch:
-        mirrored, index = index >= len(self.rows), index % len(self.rows)
+        variants, index = np.divmod(index, len(self.rows))
         # Indexing with a list copies, so that nothing that is written to a batch reaches the file.
         pixels = np.asarray(self.images[self.rows[index]])
-        pixels[mirrored] = pixels[mirrored, ..., ::-1]
+        for variant in set(variants.tolist()) - {0}:
+            pixels[variants == variant] = self._changed(pixels[variants == variant], variant)
         batch = torch.from_numpy(pixels).contiguous(memory_format=self.memory_format)
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
         inputs = (batch.float() / 255 - mean) / std
@@ -110,6 +114,12 @@ class MultitaskDataset(Dataset[Batch]):
             inputs = functional.interpolate(inputs, size=self.resize, mode="bilinear", align_corners=False)
         labels = self.labels[torch.from_numpy(index)]
         return inputs, {task: labels[:, columns] for task, columns in self._columns.items()}
+
+    def _changed(self, pixels: npt.NDArray[np.uint8], variant: int) -> npt.NDArray[np.uint8]:
+        """Images as they come the first time (variant 0), the second time and so on."""
+        moved, mirrored = divmod(variant, 1 + self.mirror)
+        pixels = np.roll(pixels, moved * (pixels.shape[-1] // self.places), axis=-1)
+        return pixels[..., ::-1] if mirrored else pixels
 
     @cached_property
     def _columns(self) -> dict[str, list[int]]:
@@ -161,6 +171,10 @@ class Splits:
     def with_mirrored_training(self) -> Splits:
         """The same data, with every training image also mirrored; twice as many of them."""
         return replace(self, train=replace(self.train, mirror=True))
+
+    def with_moved_training(self, places: int) -> Splits:
+        """The same data, with the parts of every training image also moved on by one place, two, and so on."""
+        return replace(self, train=replace(self.train, places=places))
 
     def with_memory_format(self, memory_format: torch.memory_format) -> Splits:
         """The same data, but its inputs lie in memory in another way."""
