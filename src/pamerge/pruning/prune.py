@@ -74,7 +74,8 @@ def prune(
     that task's subgraph are removed; and again, if that saved next to nothing. After a lap the validation metrics
     are compared with the budget. A network that is over it is trained a little more and judged again; if it is still
     over, everything goes back to the last good point, and the tasks that were over go on in steps of half the size,
-    until they have failed too often. The others go on, sparing what finished tasks need. After a lap that failed, each
+    until they have failed too often. The less a task has left of its budget, the more it counts in training where
+    neurons are shared. The others go on, sparing what finished tasks need. After a lap that failed, each
     task goes on alone for as long as that goes well: only what no other task needs is trained and removed. A task that
     has half of its budget left or more for some laps goes on in larger steps. If all have failed too often and there is
     effort left, the network is trained, and they begin again. A network that is over its budget at entry, as merges may
