@@ -90,5 +90,11 @@ def test_a_task_that_sets_off_faster_than_that_may_go_on_so(at):
 def test_long_training_halves_the_rounds_down_to_one(at):
     at.reach = {"A": 4.0, "B": 0.5}
     for expected in (2.0, 1.0, 1.0):
-        shorten(at, ["A", "B"])
+        shorten(at, ["A", "B"], 1)
         assert at.reach == {"A": expected, "B": 0.5}
+
+
+def test_the_longer_the_training_the_fewer_the_rounds(at):
+    at.reach = {"A": 8.0, "B": 8.0}
+    shorten(at, ["A"], 2)
+    assert at.reach == {"A": 2.0, "B": 8.0}

@@ -138,7 +138,7 @@ class Loop:
         else:
             self._keep()
             if recoveries > 1 and judged_before:  # what a merge has done says nothing about laps
-                shorten(at, turns)
+                shorten(at, turns, recoveries - 1)
             judged = set(self.tasks) if alone is None else {alone}
             calm = {task: calm for task, calm in self._calm(metrics, turns).items() if task in judged}
             speed_up(at, calm, self.settings.fraction)

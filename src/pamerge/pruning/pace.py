@@ -60,6 +60,6 @@ def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:
             at.active = [name for name in at.reach if name == task or name in at.active]
 
 
-def shorten(at: Position, tasks: Collection[str]) -> None:
-    """Half as many rounds, but one at least, for tasks that needed long training to come back within their budgets."""
-    at.reach |= {task: min(at.reach[task], max(1.0, at.reach[task] / 2)) for task in tasks}
+def shorten(at: Position, tasks: Collection[str], times: int) -> None:
+    """Half as many rounds, but one at least, for each time more than once that tasks had to be trained to come back."""
+    at.reach |= {task: min(at.reach[task], max(1.0, at.reach[task] / 2**times)) for task in tasks}
