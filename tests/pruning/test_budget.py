@@ -412,9 +412,9 @@ def test_the_less_a_task_has_left_of_its_budget_the_more_it_counts_in_training(m
     scripted_metrics(monkeypatch, [FINE, after, FINE, FINE])
     weights, step = [], Trainer._step
 
-    def watched(self, task, stage):
+    def watched(self, batch, tasks, task, stage):
         weights.append((stage, dict(self.weights)))
-        step(self, task, stage)
+        step(self, batch, tasks, task, stage)
 
     monkeypatch.setattr(Trainer, "_step", watched)
     prune_within(0.2, reference=FINE, laps=1)

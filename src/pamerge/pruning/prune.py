@@ -50,6 +50,7 @@ def prune(
     target: float | None = None,
     fraction: float = 0.05,
     rounds: int = 1,
+    together: bool = True,
     steps: int = 20,
     recovery: int = 100,
     final: int = 200,
@@ -102,6 +103,9 @@ def prune(
         rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures. Where
             much can go, some rounds and a long ``recovery`` take less effort than many short laps, because what is
             trained is small by then.
+        together: Train all tasks on every batch at once. Otherwise each has batches of its own, one task after the
+            other, and those that have the least of their budgets left have more of them. That is as many steps of the
+            optimiser as there are tasks for the same effort, and takes longer; what is shared learns from all of them.
         steps: Training steps of a round, divided among the turns of the tasks: before every removal there are some.
         recovery: Training steps, with a falling rate, before a network that is over its budget is judged again.
         final: Training steps at the point that was kept.
@@ -147,6 +151,7 @@ def prune(
         freeze_batch_norm,
         round_to,
         rounds,
+        together,
     )
     path = None if checkpoint is None else Path(checkpoint)
     teachers = dict(teachers or {})

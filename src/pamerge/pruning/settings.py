@@ -36,6 +36,7 @@ class Settings:
     freeze_batch_norm: bool
     round_to: int = 1
     rounds: int = 1
+    together: bool = True
 
 
 def check_arguments(

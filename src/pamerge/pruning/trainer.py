@@ -11,8 +11,9 @@ from torch import Tensor
 from pamerge.pruning.alone import others_untouched
 from pamerge.pruning.averages import take_averages, update_averages
 from pamerge.pruning.run_state import Ingredients, RunState
+from pamerge.training.data import Batch
 from pamerge.training.optimizer import set_learning_rate
-from pamerge.training.processes import average_statistics, sum_gradients
+from pamerge.training.processes import average_statistics, sum_gradients, sums_of
 from pamerge.training.progress import Display
 from pamerge.training.statistics import refresh_statistics
 from pamerge.training.steps import compute_gradients, set_training_mode
@@ -55,10 +56,13 @@ class Trainer:
             task: whose turn it is.
             schedule: of the learning rate.
         """
+        steps *= self._parts
+        due = dict.fromkeys(self._trained, 0.0)
         with self._training():
             for step in range(steps):
                 set_learning_rate(self.state.optimizer, schedule, step / steps)
-                self._step(task, stage)
+                batch = next(self.state.feed)
+                self._step(batch, self._trained if self._parts == 1 else self._next_task(batch, due), task, stage)
 
     def take_averages(self) -> None:
         """What is judged: the averaged weights, with their own statistics."""
@@ -79,15 +83,32 @@ class Trainer:
                 held.enter_context(self.state.session.alone(self.alone))
             yield
 
-    def _step(self, task: str | None, stage: str) -> None:
+    def _next_task(self, batch: Batch, due: dict[str, float]) -> list[str]:
+        """Whose turn it is to learn, of the tasks that learn anything from a batch: as often as their weights say.
+
+        Args:
+            batch: what is learnt from.
+            due: how many batches each task has waited for; changed.
+        """
+        teaches = self.of.distillation.teaches
+        says = sums_of([float(teaches(task) or batch.counts.get(task, 0)) for task in due], self.of.fabric)
+        able = {task: self.weights.get(task, 1.0) for task, much in zip(due, says, strict=True) if much}
+        for task, weight in able.items():
+            due[task] += weight / sum(able.values())
+        chosen = [max(able, key=due.__getitem__)] if able else []
+        for task in chosen:
+            due[task] -= 1
+        return chosen
+
+    def _step(self, batch: Batch, tasks: list[str], task: str | None, stage: str) -> None:
         of, state = self.of, self.state
         state.optimizer.zero_grad(set_to_none=True)
         result = compute_gradients(
             self.network,
-            next(state.feed),
+            batch,
             of.train.objectives,
             fabric=of.fabric,
-            tasks=self._trained,
+            tasks=tasks,
             distillation=of.distillation,
             at_junction=state.session.hook() if task is not None else None,
             penalty=(lambda: self._penalty(task)) if task is not None else None,
@@ -109,6 +130,11 @@ class Trainer:
     def _trained(self) -> list[str]:
         return self.tasks if self.alone is None else [self.alone]
 
+    @property
+    def _parts(self) -> int:
+        """How many steps of the optimiser a step takes."""
+        return 1 if self.settings.together else len(self._trained)
+
     def _penalty(self, task: str) -> Tensor:
         penalty = self.state.session.penalty(task)
-        return next(self.network.parameters()).new_zeros(()) if penalty is None else penalty
+        return next(self.network.parameters()).new_zeros(()) if penalty is None else penalty / self._parts

@@ -1,0 +1,124 @@
+"""Training in which every task has batches of its own (``together=False``)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from pruning.around import neurons, quickly, scripted_metrics
+from training.small import OBJECTIVES, batches, loader, merged, same_weights, weights
+
+from pamerge.pruning import VIB, Magnitude, Taylor
+from pamerge.pruning.loop import Loop
+from pamerge.pruning.trainer import Trainer
+
+FINE = {"shape": 1.0, "parts": 1.0, "size": 0.0}
+
+
+@pytest.fixture
+def learners(monkeypatch):
+    """Which tasks learn in each step of the optimiser, and what for."""
+    found, step = [], Trainer._step
+
+    def watched(self, batch, tasks, task, stage):
+        found.append((stage, *tasks))
+        step(self, batch, tasks, task, stage)
+
+    monkeypatch.setattr(Trainer, "_step", watched)
+    return found
+
+
+def one_lap(train=None, network=None, **options):
+    given = {"pruner": Magnitude(), "laps": 1, "steps": 6, "recovery": 7, "final": 4, "together": False, **options}
+    return quickly(network or merged(), train or batches(3), batches(1), OBJECTIVES, **given)
+
+
+def test_as_many_task_batches_as_together_and_one_task_a_step(learners):
+    apart = one_lap()
+    steps = [stage for stage, *_ in learners]
+    assert all(len(tasks) == 1 for _, *tasks in learners)
+    assert Counter(task for _, task in learners) == dict.fromkeys(OBJECTIVES, 6 + 4)
+    assert Counter(steps) == {"pruning": 6 * 3, "final fine-tuning": 4 * 3}
+    learners.clear()
+    assert one_lap(together=True).task_batches == apart.task_batches
+    assert all(set(tasks) == set(OBJECTIVES) for _, *tasks in learners)
+
+
+def test_who_has_less_of_its_budget_left_learns_more_often(learners, monkeypatch):
+    half = {"shape": 1.0, "parts": 0.9, "size": 0.21}  # nothing, half of its budget and all of it lost
+    scripted_metrics(monkeypatch, [FINE, half, FINE, FINE])
+    one_lap(max_drop=0.2, reference=FINE)
+    often = Counter(task for stage, task in learners if stage == "recovering")
+    assert often == {"shape": 3, "parts": 6, "size": 12}  # of 7 × 3
+    order = [task for stage, task in learners if stage == "recovering"]
+    assert {"size", "parts"} <= set(order[:3])  # not one task's batches after all of another's
+
+
+def test_a_batch_with_labels_of_one_task_serves_that_one(learners):
+    data = [batch for task in OBJECTIVES for batch in batches(1, tasks=(task,))]
+    path = one_lap(data)
+    assert Counter(task for _, task in learners) == dict.fromkeys(OBJECTIVES, 6 + 4)
+    assert path.task_batches == 3 * (6 + 4)
+
+
+def test_a_step_of_one_task_leaves_what_only_others_need_as_it_is(monkeypatch):
+    network, changed = merged(), []
+    step = Trainer._step
+
+    def watched(self, batch, tasks, task, stage):
+        before = weights(self.network)
+        step(self, batch, tasks, task, stage)
+        for key, layout in self.network.layouts.items():
+            if not torch.equal(before[f"blocks.{key}.weight"], self.network.blocks[key].weight):
+                changed.append(set(tasks) <= set(layout.group))
+
+    monkeypatch.setattr(Trainer, "_step", watched)
+    one_lap(network=network)
+    assert changed
+    assert all(changed)
+
+
+def test_the_penalty_of_a_pruner_counts_once_for_all_tasks(monkeypatch):
+    seen, penalty = {}, Trainer._penalty
+
+    def watched(self, task):
+        found = penalty(self, task)
+        seen.setdefault(self.settings.together, float(found) / float(self.state.session.penalty(task)))
+        return found
+
+    monkeypatch.setattr(Trainer, "_penalty", watched)
+    for together in (True, False):
+        one_lap(pruner=VIB(gamma=0.1), together=together)
+    assert seen == {True: 1.0, False: pytest.approx(1 / 3)}
+
+
+class InterruptedByTestError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("pruner", [Taylor(batches=1), VIB(gamma=0.1, lr=1.0)], ids=["Taylor", "VIB"])
+def test_an_interrupted_run_ends_as_if_nothing_had_happened(pruner, tmp_path, monkeypatch):
+    def run(network, **options):
+        data = loader(40, shuffle=3), batches(2, seed=1), OBJECTIVES
+        return quickly(
+            network, *data, pruner=pruner, laps=4, steps=2, fraction=0.08, together=False, max_drop=9.0, **options
+        )
+
+    whole, interrupted = merged(dropout=0.2), merged(dropout=0.2)
+    expected = run(whole)
+    lap, calls = Loop._lap, []
+
+    def stop_in_the_third(self):
+        calls.append(self)
+        if len(calls) == 3:
+            raise InterruptedByTestError
+        lap(self)
+
+    monkeypatch.setattr(Loop, "_lap", stop_in_the_third)
+    with pytest.raises(InterruptedByTestError):
+        run(interrupted, checkpoint=tmp_path / "checkpoint")
+    path = run(interrupted, checkpoint=tmp_path / "checkpoint")
+    assert neurons(interrupted) == neurons(whole)
+    assert same_weights(interrupted, weights(whole))
+    assert path.task_batches == expected.task_batches
