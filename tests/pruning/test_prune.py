@@ -138,7 +138,7 @@ def test_training_between_removals_goes_on_with_what_the_optimiser_knew():
         return optimizers[-1]
 
     network = merged()
-    quickly(network, batches(3), batches(1), OBJECTIVES, pruner=Magnitude(), laps=3, steps=6, final=0, fraction=0.01,
+    quickly(network, batches(3), batches(1), OBJECTIVES, pruner=Magnitude(), laps=3, steps=6, final=0, fraction=0.005,
             optimizer=factory)  # fmt: skip
     (optimizer,) = optimizers
     held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -214,7 +214,7 @@ def test_per_flop_frees_more_operations_a_neuron():
 
 
 def test_the_path_is_a_sequence_of_frozen_steps_that_survives_json():
-    path = quickly(merged(), batches(2), batches(1), OBJECTIVES, pruner=Magnitude(), laps=2)
+    path = quickly(merged(), batches(2), batches(1), OBJECTIVES, pruner=Magnitude(), laps=2, fraction=0.01)
     assert len(path) == len(list(path)) == 3
     assert path[0] == path.steps[0]
     assert path[-1].lap == 2

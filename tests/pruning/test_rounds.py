@@ -49,7 +49,7 @@ def test_a_lap_that_saves_next_to_nothing_has_more_rounds_until_it_saves_enough(
     network, pruner = merged(), OneByOne()
     mix = resolve_mix(None, network.tasks)
     before = expected_flops(network, mix)
-    enough = WORTHWHILE * 0.4 * min(cost_parts(network, mix, network.tasks).values())
+    enough = WORTHWHILE * 0.4 * sum(cost_parts(network, mix, network.tasks).values())
     path = one_lap(pruner, network, fraction=0.4)
     assert 1 < rounds(pruner) < MOST_ROUNDS
     assert pruner.rounds == ["shape", "parts", "size"] * rounds(pruner)
@@ -57,7 +57,7 @@ def test_a_lap_that_saves_next_to_nothing_has_more_rounds_until_it_saves_enough(
     assert sum(path[1].removed[TASK].values()) == rounds(pruner)
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.02])
+@pytest.mark.parametrize("fraction", [0.005, 0.01])
 def test_a_round_that_saves_enough_is_judged_at_once(fraction):
     pruner = OneByOne()
     one_lap(pruner, fraction=fraction)

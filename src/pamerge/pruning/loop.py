@@ -201,8 +201,7 @@ class Loop:
         fractions = {task: paces[task] / sharers(self.network, task, tasks) for task in tasks}
         most = max(LARGEST_LAP, self.settings.rounds * fraction)
         least = {task: (1 - most) * self.network.flops(task) for task in tasks}
-        parts = [paces[task] * part for task, part in cost_parts(self.network, mix, tasks).items()]
-        enough = WORTHWHILE * min(filter(None, parts), default=math.inf)
+        enough = WORTHWHILE * sum(paces[task] * part for task, part in cost_parts(self.network, mix, tasks).items())
         for number in range(max(planned, MOST_ROUNDS)):
             saved = cost - expected_flops(self.network, mix)
             if number and (not self._may_go_on() or self._missing() <= 0):
