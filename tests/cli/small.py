@@ -22,7 +22,7 @@ TUNED = EXPERIMENT.replace(
     'schemes = [{name = "mtz", steps = 2, samples = 50}, {name = "pam", alpha = "tune"}]\n'
     "tune = {alphas = [0.1], exclusives = [], zips = [false], finetune_steps = 2, "
     "prune_options = {laps = 1, steps = 1, final = 1}}",
-)
+).replace("effort = 80", "effort = 160")
 
 MODELS = """
 from torch import nn

@@ -30,7 +30,16 @@ def learners(monkeypatch):
 
 
 def one_lap(train=None, network=None, **options):
-    given = {"pruner": Magnitude(), "laps": 1, "steps": 6, "recovery": 7, "final": 4, "together": False, **options}
+    given = {
+        "pruner": Magnitude(),
+        "laps": 1,
+        "steps": 6,
+        "recovery": 7,
+        "final": 4,
+        "fraction": 0.005,
+        "together": False,
+        **options,
+    }
     return quickly(network or merged(), train or batches(3), batches(1), OBJECTIVES, **given)
 
 
@@ -60,6 +69,13 @@ def test_a_batch_with_labels_of_one_task_serves_that_one(learners):
     path = one_lap(data)
     assert Counter(task for _, task in learners) == dict.fromkeys(OBJECTIVES, 6 + 4)
     assert path.task_batches == 3 * (6 + 4)
+
+
+def test_a_batch_without_labels_of_any_task_that_is_pruned_is_passed_over(learners):
+    data = [*batches(1, tasks=("size",)), *batches(2, tasks=("shape",)), *batches(2, tasks=("parts",))]
+    network = merged(seed=None)  # nothing is shared
+    path = one_lap(data, network, tasks=["shape", "parts"])
+    assert path.task_batches == (6 + 4) * 2 * 4 // 5  # one batch of five has none
 
 
 def test_a_step_of_one_task_leaves_what_only_others_need_as_it_is(monkeypatch):

@@ -84,7 +84,7 @@ class Trainer:
             yield
 
     def _next_task(self, batch: Batch, due: dict[str, float]) -> list[str]:
-        """Whose turn it is to learn, of the tasks that learn anything from a batch: as often as their weights say.
+        """Which task learns from a batch, of those that can: each as often as its weight says.
 
         Args:
             batch: what is learnt from.
@@ -93,14 +93,15 @@ class Trainer:
         teaches = self.of.distillation.teaches
         says = sums_of([float(teaches(task) or batch.counts.get(task, 0)) for task in due], self.of.fabric)
         able = {task: self.weights.get(task, 1.0) for task, much in zip(due, says, strict=True) if much}
+        if not able:
+            return list(due)
         for task, weight in able.items():
             due[task] += weight / sum(able.values())
-        chosen = [max(able, key=due.__getitem__)] if able else []
-        for task in chosen:
-            due[task] -= 1
-        return chosen
+        chosen = max(able, key=due.__getitem__)
+        due[chosen] -= 1
+        return [chosen]
 
-    def _step(self, batch: Batch, tasks: list[str], task: str | None, stage: str) -> None:
+    def _step(self, batch: Batch, tasks: list[str], turn: str | None, stage: str) -> None:
         of, state = self.of, self.state
         state.optimizer.zero_grad(set_to_none=True)
         result = compute_gradients(
@@ -110,11 +111,11 @@ class Trainer:
             fabric=of.fabric,
             tasks=tasks,
             distillation=of.distillation,
-            at_junction=state.session.hook() if task is not None else None,
-            penalty=(lambda: self._penalty(task)) if task is not None else None,
+            at_junction=state.session.hook() if turn is not None else None,
+            penalty=(lambda: self._penalty(turn)) if turn is not None else None,
             weights=self.weights,
         )
-        if task is not None and of.fabric.world_size > 1:
+        if turn is not None and of.fabric.world_size > 1:
             own = [parameter for group in state.session.parameters() for parameter in group["params"]]
             sum_gradients(own, of.fabric)
         state.watch.check(state.at.task_batches, result.losses)
