@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from pamerge import PamergeError
-from pamerge.data import LoadReport, MultitaskDataset, split_labels
+from pamerge.data import LoadReport, MultitaskDataset, Splits, split_labels
 from pamerge.data.dataset import make_splits
 
 
@@ -65,6 +65,22 @@ def test_a_mirrored_data_set_has_every_image_twice_the_second_time_with_left_and
     assert torch.equal(inputs, torch.cat([once, once.flip(-1)]))
     assert all(torch.equal(targets[task], labels[task].repeat(2, 1)) for task in ("A", "B"))
     assert torch.equal(data[-1][0], once[2].flip(-1))
+
+
+@pytest.mark.parametrize("index", [[0, 20], [-21]])
+def test_a_list_of_indices_that_is_out_of_range_is_an_error(index: list[int]) -> None:
+    data = replace(dataset(10), mirror=True)
+    assert torch.equal(data[[-1, 19]][0][0], data[19][0])
+    with pytest.raises(IndexError, match="There are 20 samples"):
+        data[index]
+
+
+def test_parts_must_be_of_equal_width() -> None:
+    splits = Splits(*[dataset()] * 3, LoadReport(10))
+    assert len(splits.with_moved_training(4).train) == 40
+    for places in (0, 3):
+        with pytest.raises(PamergeError, match=f"places={places}; expected a number that divides .* width, 4"):
+            splits.with_moved_training(places)
 
 
 def test_the_parts_of_an_image_can_come_again_in_other_places_and_mirrored() -> None:

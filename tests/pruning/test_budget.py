@@ -11,7 +11,7 @@ from training.small import OBJECTIVES, batches, merged
 from pamerge import PamergeWarning
 from pamerge.pruning import Magnitude, QuietSession, Taylor, prune
 from pamerge.pruning.budget import Budget, worst_excess
-from pamerge.pruning.loop import Loop
+from pamerge.pruning.loop import FIRST_RECOVERIES, Loop
 from pamerge.pruning.trainer import Trainer
 from pamerge.training import evaluate
 
@@ -426,8 +426,24 @@ def test_the_less_a_task_has_left_of_its_budget_the_more_it_counts_in_training(m
 def test_without_a_budget_and_where_a_metric_is_lost_weights_stay_finite():
     assert Budget(None, FINE, OBJECTIVES).weights(FINE) == {}
     assert Budget(0.0, FINE, OBJECTIVES).weights(FINE) == {}
-    lost = Budget(0.1, FINE, OBJECTIVES).weights({"shape": math.nan, "parts": -9.0, "size": -1.0})
+    lost = Budget(0.1, FINE, OBJECTIVES).weights({"shape": math.nan, "parts": -9.0, "size": -math.inf})
     assert lost == {"shape": 16.0, "parts": 16.0, "size": 1.0}
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_metric_that_is_lost_is_trained_for_as_long_as_a_merge_may_be_and_no_longer(monkeypatch, lost):
+    scripted_metrics(monkeypatch, [{**FINE, "size": lost}])
+    stages, train = [], Trainer.train
+
+    def watched(self, steps, stage, *rest, **options):
+        stages.append(stage)
+        train(self, steps, stage, *rest, **options)
+
+    monkeypatch.setattr(Trainer, "train", watched)
+    with pytest.warns(PamergeWarning):
+        _, path = prune_within(0.1, reference=FINE, effort=2000)
+    assert 0 < stages.count("recovering") <= 2 * FIRST_RECOVERIES
+    assert "did not come within its budget" in path.stopped
 
 
 def test_a_target_that_is_reached_at_entry_does_not_excuse_from_the_budget(monkeypatch):

@@ -10,6 +10,7 @@ from pruning.around import neurons, quickly, scripted_metrics
 from training.small import OBJECTIVES, batches, loader, merged, same_weights, weights
 
 from pamerge.pruning import VIB, Magnitude, Taylor
+from pamerge.pruning.budget import Budget
 from pamerge.pruning.loop import Loop
 from pamerge.pruning.trainer import Trainer
 
@@ -64,6 +65,25 @@ def test_who_has_less_of_its_budget_left_learns_more_often(learners, monkeypatch
     assert {"size", "parts"} <= set(order[:3])  # not one task's batches after all of another's
 
 
+def test_tasks_wait_for_no_longer_than_a_lap_however_few_steps_a_turn_has(learners, monkeypatch):
+    monkeypatch.setattr(Budget, "weights", lambda self, metrics: {"shape": 1.0, "parts": 1.0, "size": 4.0})
+    one_lap(steps=3, final=0)  # three task-batches in each of three turns
+    assert Counter(task for _, task in learners) == {"size": 6, "shape": 2, "parts": 1}
+
+
+def test_data_in_a_fixed_order_is_seen_by_every_task(monkeypatch):
+    data, seen, step = batches(3), set(), Trainer._step
+
+    def watched(self, batch, tasks, task, stage):
+        (number,) = [i for i, (inputs, _) in enumerate(data) if torch.equal(inputs, batch.inputs)]
+        seen.add((number, *tasks))
+        step(self, batch, tasks, task, stage)
+
+    monkeypatch.setattr(Trainer, "_step", watched)
+    one_lap(data, steps=9)
+    assert len(seen) == 3 * 3
+
+
 def test_a_batch_with_labels_of_one_task_serves_that_one(learners):
     data = [batch for task in OBJECTIVES for batch in batches(1, tasks=(task,))]
     path = one_lap(data)
@@ -95,18 +115,21 @@ def test_a_step_of_one_task_leaves_what_only_others_need_as_it_is(monkeypatch):
     assert all(changed)
 
 
-def test_the_penalty_of_a_pruner_counts_once_for_all_tasks(monkeypatch):
-    seen, penalty = {}, Trainer._penalty
+@pytest.mark.parametrize("together", [True, False])
+def test_the_penalty_of_a_pruner_counts_once_for_all_tasks(monkeypatch, together):
+    counted, whole = Counter(), Counter()
+    penalty = Trainer._penalty
 
-    def watched(self, task):
-        found = penalty(self, task)
-        seen.setdefault(self.settings.together, float(found) / float(self.state.session.penalty(task)))
+    def watched(self, turn):
+        found = penalty(self, turn)
+        counted[turn] += float(found)
+        whole[turn] += float(self.state.session.penalty(turn)) / (1 if together else 3)
         return found
 
     monkeypatch.setattr(Trainer, "_penalty", watched)
-    for together in (True, False):
-        one_lap(pruner=VIB(gamma=0.1), together=together)
-    assert seen == {True: 1.0, False: pytest.approx(1 / 3)}
+    one_lap(pruner=VIB(gamma=0.1), together=together, steps=6)
+    assert set(counted) == set(OBJECTIVES)
+    assert counted == pytest.approx(whole)
 
 
 class InterruptedByTestError(Exception):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pamerge.pruning.pace import CALM_LAPS, LONGEST_REACH, set_off, shorten, slow_down, speed_up
+from pamerge.pruning.pace import CALM_LAPS, KEPT_BACK, LONGEST_REACH, keep_back, set_off, shorten, slow_down, speed_up
 from pamerge.pruning.run_state import Position
 
 
@@ -21,14 +21,21 @@ def test_a_task_that_fails_removes_half_as_much_and_others_do_not(at):
 
 def test_who_shares_with_a_task_that_fails_goes_no_faster_and_has_not_failed(at):
     at.reach = {"A": 2.0, "B": 4.0}
-    slow_down(at, ["A"], patience=0, with_them=["B"])
-    assert at.reach == {"A": 1.0, "B": 1.0}
-    slow_down(at, ["A"], patience=1, with_them=["B"])
-    assert at.reach == {"A": 0.5, "B": 0.5}
-    at.reach["B"] = 0.125
-    slow_down(at, ["A"], patience=9, with_them=["B"])
-    assert at.reach == {"A": 0.25, "B": 0.125}
+    for expected in (1.0, 0.5, KEPT_BACK, KEPT_BACK):
+        slow_down(at, ["A"], patience=9)
+        keep_back(at, "A", ["B"])
+        assert at.reach["B"] == expected
+    assert at.reach["A"] == 0.125
     assert at.failures["B"] == 0
+    at.reach["B"] = 0.0625
+    keep_back(at, "A", ["B"])
+    assert at.reach["B"] == 0.0625
+
+
+def test_nobody_is_kept_back_by_a_task_that_has_stopped(at):
+    slow_down(at, ["A"], patience=0)
+    keep_back(at, "A", ["B"])
+    assert (at.active, at.reach["B"]) == (["B"], 1.0)
 
 
 def test_a_task_stops_when_it_has_failed_more_often_than_patience_allows(at):

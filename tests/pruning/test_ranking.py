@@ -165,13 +165,13 @@ def test_who_shares_more_than_half_of_what_it_computes_with_a_task():
     source = material("lenet5", 3)
     separate = pamerge.Separate().merge(source)
     first, *others = separate.tasks
-    assert sharing_most(separate, [first], others) == []
+    assert sharing_most(separate, first, others) == []
     pair = TaskSet([first, others[0]])
     together = Assigned(
         lambda junction: {n: pair if tasks & pair else tasks for n, tasks in junction.task_sets().items()}
     ).merge(source)
-    assert sharing_most(together, [first], [first, *others]) == others[:1]
-    assert sharing_most(together, others[1:], [first, *others]) == []
+    assert sharing_most(together, first, [first, *others]) == others[:1]
+    assert sharing_most(together, others[1], [first, *others]) == []
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])

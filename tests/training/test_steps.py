@@ -100,6 +100,32 @@ def test_tasks_can_count_more_where_they_share_and_only_there():
         torch.testing.assert_close(gradient, mean)
 
 
+def test_weights_do_not_change_the_scale_of_what_is_not_averaged():
+    """A task alone is as it is without weights, its gates too, and gates of several get the mean of what they weigh."""
+    network, batch = merged().double().train(), batches(1)[0]
+    batch = (batch[0].double(), batch[1])
+    gate = torch.ones((), dtype=torch.float64, requires_grad=True)
+
+    def gate_gradient(tasks, weights) -> float:
+        gate.grad = None
+        compute_gradients(
+            network,
+            read(batch),
+            OBJECTIVES,
+            fabric=FABRIC,
+            tasks=tasks,
+            weights=weights,
+            at_junction=lambda name, group, x: gate * x,
+        )
+        return float(gate.grad)
+
+    weights = {"shape": 4.0, "size": 1.0, "parts": 1.0}
+    alone = {task: gate_gradient(task, None) for task in OBJECTIVES}
+    assert {task: gate_gradient(task, weights) for task in OBJECTIVES} == pytest.approx(alone)
+    expected = sum(weights[task] / 2 * alone[task] for task in OBJECTIVES)
+    assert gate_gradient(None, weights) == pytest.approx(expected)
+
+
 def test_a_block_that_no_task_of_the_batch_needs_is_left_alone_by_the_optimiser():
     network = merged().train()
     optimizer = torch.optim.AdamW(network.parameters(), weight_decay=0.1)

@@ -102,6 +102,8 @@ class MultitaskDataset(Dataset[Batch]):
         return replace(self, tasks={task: tuple(labels) for task, labels in tasks.items()})
 
     def _batch(self, index: npt.NDArray[np.int64]) -> Batch:
+        if len(index) and not -len(self) <= index.min() <= index.max() < len(self):
+            raise IndexError(f"There are {len(self)} samples; got indices from {index.min()} to {index.max()}.")
         variants, index = np.divmod(index, len(self.rows))
         # Indexing with a list copies, so that nothing that is written to a batch reaches the file.
         pixels = np.asarray(self.images[self.rows[index]])
@@ -174,6 +176,9 @@ class Splits:
 
     def with_moved_training(self, places: int) -> Splits:
         """The same data, with the parts of every training image also moved on by one place, two, and so on."""
+        width = self.train.images.shape[-1]
+        if places < 1 or width % places:
+            raise PamergeError(f"places={places!r}; expected a number that divides the images' width, {width}.")
         return replace(self, train=replace(self.train, places=places))
 
     def with_memory_format(self, memory_format: torch.memory_format) -> Splits:

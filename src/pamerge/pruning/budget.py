@@ -73,7 +73,7 @@ class Budget:
         if not self.max_drop:
             return {}
         lost = losses(metrics, self.reference, self.objectives)
-        used = {task: value / self.max_drop if math.isfinite(value) else MOST_USED for task, value in lost.items()}
+        used = {task: MOST_USED if math.isnan(value) else value / self.max_drop for task, value in lost.items()}
         return {task: 4.0 ** min(max(share, 0.0), MOST_USED) for task, share in used.items()}
 
     def over(self, metrics: Mapping[str, float]) -> list[str]:

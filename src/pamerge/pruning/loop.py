@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pamerge.pruning.alone import could_save_alone
 from pamerge.pruning.averages import forget_averages
 from pamerge.pruning.budget import Budget
-from pamerge.pruning.pace import LARGEST_LAP, set_off, shorten, slow_down, speed_up
+from pamerge.pruning.pace import LARGEST_LAP, keep_back, set_off, shorten, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
 from pamerge.pruning.ranking import cost_parts, expected_flops, sharers, sharing_most, subgraph_cost
 from pamerge.pruning.removal import Removal
@@ -22,8 +22,8 @@ from pamerge.training.progress import Display, Log
 from pamerge.training.run_state import STARTING_WEIGHTS, find_checkpoint
 
 RECOVERIES = 3
-"""A network that is over its budget is trained at most so often to come back, each time for twice as long: by far most
-of what training brings back takes a few steps, and the rest takes many, in one go."""
+"""A network that is over its budget is trained so often to come back, each time for twice as long: by far most of what
+training brings back takes a few steps, and the rest takes many, in one go. Only a near miss is trained on."""
 
 FIRST_RECOVERIES = 4
 """The same as long as none was within its budget: a merge may need much training before it can be judged."""
@@ -242,7 +242,7 @@ class Loop:
             The metrics after that, and how often it was trained.
         """
         missing, steps, times = self._budget.worst(metrics), self.settings.recovery, 0
-        while missing > 0 and steps:
+        while not missing <= 0 and steps:  # what is not a number is missing, too
             self.trainer.weights = self._budget.weights(metrics)
             self.trainer.train(steps, "recovering", schedule="cosine")
             self.trainer.take_averages()
@@ -250,7 +250,7 @@ class Loop:
             times += 1
             before, missing = missing, self._budget.worst(metrics)
             patient = at_any_pace and times < most
-            hopeless = missing > max(1, most - times) * (before - missing) and not patient
+            hopeless = not missing <= max(1, most - times) * (before - missing) and not patient
             steps *= 2 if times < most else 1
             if hopeless or not self._may_go_on(after=steps - self.settings.recovery):
                 break
@@ -285,14 +285,18 @@ class Loop:
     def _go_back(self, over: list[str]) -> None:
         """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures.
 
-        So do those that share most of what they compute with it: what they remove is what it loses.
+        After a lap of all tasks, those that share most of what they compute with it go no faster: what they remove is
+        what it loses.
         """
         at = self.state.at
         self.state.restore(self.state.good)
         failed = [task for task in over if task in at.active] or list(at.active)
         for task in failed:
             self._blame(task)
-        slow_down(at, failed, self.settings.patience, with_them=sharing_most(self.network, failed, at.active))
+        slow_down(at, failed, self.settings.patience)
+        if self.trainer.alone is None:
+            for task in failed:
+                keep_back(at, task, sharing_most(self.network, task, self.tasks))
         if not at.active:
             self._come_to_an_end("the budget is spent")
 
@@ -310,7 +314,7 @@ class Loop:
         What is learnt in laps that fail is lost, so that without this only the luck of the first laps would count.
         """
         state, at = self.state, self.state.at
-        self.trainer.weights = self._budget.weights(at.steps[at.kept].metrics)
+        self.trainer.begin_lap(None, self._budget.weights(at.steps[at.kept].metrics))
         self.trainer.train(self.settings.final, "training", schedule="cosine")
         metrics = self._evaluate()
         after, before = (max(self._budget.excesses(found).values()) for found in (metrics, at.steps[at.kept].metrics))
@@ -352,7 +356,7 @@ class Loop:
         at, state = self.state.at, self.state
         metrics = dict(at.steps[at.kept].metrics)
         if self.settings.final:
-            self.trainer.weights = self._budget.weights(metrics)
+            self.trainer.begin_lap(None, self._budget.weights(metrics))
             self.trainer.train(self.settings.final, "final fine-tuning", schedule="cosine")
             after = self._evaluate()
             if self._budget.over(after) and not self._budget.over(metrics):

@@ -13,6 +13,9 @@ in a lap in which its subgraph has lost as much, unless ``rounds`` asks for more
 LONGEST_REACH = 4.0
 """Nor does it get more rounds than this."""
 
+KEPT_BACK = 0.25
+"""Nobody is kept back by others to remove less than this share of what a round removes."""
+
 CALM_LAPS = 3
 """After so many laps in which a task has half of its budget left or more, its steps become larger."""
 
@@ -24,23 +27,20 @@ def set_off(at: Position, tasks: Iterable[str], reach: float) -> None:
     at.failures = dict.fromkeys(at.active, 0)
 
 
-def slow_down(at: Position, tasks: Collection[str], patience: int, with_them: Iterable[str] = ()) -> None:
-    """Smaller steps for tasks that were over their budgets; who fails too often with small ones stops.
-
-    Args:
-        at: where the run is.
-        tasks: who was over.
-        patience: how many failures are allowed.
-        with_them: tasks that were not over, but go no faster than the slowest of those that were.
-    """
-    slowest = min((at.reach[task] for task in tasks), default=1.0) / 2
-    at.reach |= {task: min(at.reach[task], slowest) for task in with_them if task not in tasks}
+def slow_down(at: Position, tasks: Iterable[str], patience: int) -> None:
+    """Smaller steps for tasks that were over their budgets; who fails too often with small ones stops."""
     for task in tasks:
         at.failures[task] += at.reach[task] <= 1
         at.reach[task] /= 2
         at.calm[task] = 0
         if at.failures[task] > patience:
             at.active.remove(task)
+
+
+def keep_back(at: Position, task: str, others: Iterable[str]) -> None:
+    """Some tasks go no faster than one that has failed and goes on, down to a limit: they have not failed."""
+    if task in at.active:
+        at.reach |= {other: min(at.reach[other], max(at.reach[task], KEPT_BACK)) for other in others}
 
 
 def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:

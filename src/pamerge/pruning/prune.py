@@ -100,9 +100,9 @@ def prune(
         target: Stop when the expected cost under the mix is at most this many FLOPs.
         fraction: The share of the expected cost, and of each subgraph's neurons (with VIB: all closed gates), that a
             round removes at most. What several tasks share loses no more: their turns take so much less each.
-        rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures. Where
-            much can go, some rounds and a long ``recovery`` take less effort than many short laps, because what is
-            trained is small by then.
+        rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures and
+            long recoveries. Where much can go, some rounds and a long ``recovery`` take less effort than many short
+            laps, because what is trained is small by then.
         together: Train all tasks on every batch at once. Otherwise each has batches of its own, one task after the
             other, and those that have the least of their budgets left have more of them. That is as many steps of the
             optimiser as there are tasks for the same effort, and takes longer; what is shared learns from all of them.

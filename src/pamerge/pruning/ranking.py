@@ -127,13 +127,10 @@ def sharers(network: MultitaskNetwork, task: str, tasks: Iterable[str]) -> float
     return shared / cost if cost else 1.0
 
 
-def sharing_most(network: MultitaskNetwork, tasks: Iterable[str], others: Iterable[str]) -> list[str]:
-    """Of some other tasks those that share more than half of what they compute with one of some tasks."""
-    tasks = set(tasks)
+def sharing_most(network: MultitaskNetwork, task: str, others: Iterable[str]) -> list[str]:
+    """Of some other tasks those that share more than half of what they compute with a task."""
     return [
-        other
-        for other in others
-        if other not in tasks and any(2 * _common_cost(network, task, other) > network.flops(other) for task in tasks)
+        other for other in others if other != task and 2 * _common_cost(network, task, other) > network.flops(other)
     ]
 
 

@@ -34,11 +34,13 @@ class Trainer:
         self.alone: str | None = None
         self.averaged = 0
         self.weights: Mapping[str, float] = {}
+        self._due: dict[str, float] = {}
 
     def begin_lap(self, alone: str | None, weights: Mapping[str, float]) -> None:
         """A lap of all tasks, or of one alone; earlier steps do not count in its averages."""
         self.alone = alone
         self.weights = weights
+        self._due = dict.fromkeys(self._trained, 0.0)
         self.averaged = 0
 
     def train(
@@ -51,18 +53,17 @@ class Trainer:
         """Some steps on all tasks, or on the one that is alone, with the pruner's gates and penalty in a task's turn.
 
         Args:
-            steps: how many.
+            steps: how many, of every task.
             stage: what they are for.
             task: whose turn it is.
             schedule: of the learning rate.
         """
         steps *= self._parts
-        due = dict.fromkeys(self._trained, 0.0)
         with self._training():
             for step in range(steps):
                 set_learning_rate(self.state.optimizer, schedule, step / steps)
                 batch = next(self.state.feed)
-                self._step(batch, self._trained if self._parts == 1 else self._next_task(batch, due), task, stage)
+                self._step(batch, self._trained if self._parts == 1 else self._next_task(batch), task, stage)
 
     def take_averages(self) -> None:
         """What is judged: the averaged weights, with their own statistics."""
@@ -83,21 +84,22 @@ class Trainer:
                 held.enter_context(self.state.session.alone(self.alone))
             yield
 
-    def _next_task(self, batch: Batch, due: dict[str, float]) -> list[str]:
-        """Which task learns from a batch, of those that can: each as often as its weight says.
+    def _next_task(self, batch: Batch) -> list[str]:
+        """Which task learns from a batch, of those that can: in a lap, each as often as its weight says.
 
-        Args:
-            batch: what is learnt from.
-            due: how many batches each task has waited for; changed.
+        Where several have waited alike, another one goes first in every pass over the data: it may come in a fixed
+        order.
         """
-        teaches = self.of.distillation.teaches
-        says = sums_of([float(teaches(task) or batch.counts.get(task, 0)) for task in due], self.of.fabric)
-        able = {task: self.weights.get(task, 1.0) for task, much in zip(due, says, strict=True) if much}
+        of, due = self.of, self._due
+        says = sums_of([float(of.distillation.teaches(task) or batch.counts.get(task, 0)) for task in due], of.fabric)
+        able = [task for task, much in zip(due, says, strict=True) if much]
         if not able:
             return list(due)
-        for task, weight in able.items():
-            due[task] += weight / sum(able.values())
-        chosen = max(able, key=due.__getitem__)
+        weights = {task: self.weights.get(task, 1.0) for task in able}
+        for task in able:
+            due[task] += weights[task] / sum(weights.values())
+        first = self.state.feed.epoch % len(able)
+        chosen = max([*able[first:], *able[:first]], key=lambda task: round(due[task], 9))
         due[chosen] -= 1
         return [chosen]
 
@@ -113,7 +115,7 @@ class Trainer:
             distillation=of.distillation,
             at_junction=state.session.hook() if turn is not None else None,
             penalty=(lambda: self._penalty(turn)) if turn is not None else None,
-            weights=self.weights,
+            weights=self.weights if self._parts == 1 else None,
         )
         if turn is not None and of.fabric.world_size > 1:
             own = [parameter for group in state.session.parameters() for parameter in group["params"]]
@@ -122,7 +124,7 @@ class Trainer:
         if result.losses:
             of.fabric.strategy.optimizer_step(state.optimizer)
             self.averaged += 1
-            update_averages(state.optimizer, self.network, self.averaged)
+            update_averages(state.optimizer, self.network, self.averaged, self._parts)
         average_statistics(self.network, of.fabric)
         state.at.task_batches += len(result.losses)
         self.display.update(state.at.lap, losses=result.losses, stage=stage)

@@ -106,7 +106,7 @@ def compute_gradients(
 
     Only the tasks that the batch has labels of (or a teacher for) are run. One backward pass of the summed losses
     gives the sum of the tasks' gradients, which is then divided by the number of tasks in the batch that need the
-    block. Under several processes the gradients are those of the combined batch.
+    block, or by the sum of their weights. Under several processes the gradients are those of the combined batch.
 
     Args:
         network: The network, in training mode.
@@ -118,26 +118,33 @@ def compute_gradients(
         at_junction: A hook for gates; see :meth:`MultitaskNetwork.forward`. Gates' gradients are *not* averaged over
             tasks, nor over processes.
         penalty: Called after the forward pass; added to the loss. For parameters of a hook.
-        weights: How much each task counts in the averages; one and the same by default.
+        weights: How much each task counts where it shares neurons, compared with the others; alike by default.
     """
-    distillation, weights = distillation or Distillation(), weights or {}
+    distillation = distillation or Distillation()
     plan = _plan(network, batch, tasks, distillation, fabric)
+    ordered = [task for task in network.tasks if task in plan.active]
+    shares = _with_mean_one({task: (weights or {}).get(task, 1.0) for task in ordered})
     values: dict[str, Tensor] = {}
     if batch is not None and plan.local:
         values = _losses(network, batch.to(fabric.device), objectives, plan, distillation, fabric, at_junction)
-    total = sum(weights.get(task, 1.0) * value for task, value in values.items()) if values else None
+    total = sum(shares[task] * value for task, value in values.items()) if values else None
     if penalty is not None and plan.active:
         total = penalty() / fabric.world_size + (total if total is not None else 0.0)
     if isinstance(total, Tensor):
         fabric.backward(total)
     if not plan.active:
         return StepResult({}, plan.samples)
-    ordered = [task for task in network.tasks if task in plan.active]
-    average_gradients(network, {task: weights.get(task, 1.0) for task in ordered}, fabric)
+    average_gradients(network, shares, fabric)
     numbers = torch.stack([value.detach().double() for value in values.values()]).tolist() if values else []
     local = dict(zip(values, numbers, strict=True))
     sums = sums_of([local.get(task, 0.0) for task in ordered], fabric)
     return StepResult(dict(zip(ordered, sums, strict=True)), plan.samples)
+
+
+def _with_mean_one(weights: Mapping[str, float]) -> dict[str, float]:
+    """The same proportions; what is not averaged afterwards, such as gates, keeps its scale beside a penalty."""
+    mean = sum(weights.values()) / max(1, len(weights))
+    return {task: weight / mean for task, weight in weights.items()}
 
 
 def average_gradients(network: MultitaskNetwork, weights: Mapping[str, float], fabric: Fabric) -> None:
