@@ -28,16 +28,17 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_processes_prune_like_one_with_the_combined_batch(folder, tmp_path):
-    run(Fabric(accelerator="cpu", devices=1), "taylor", tmp_path / "one")
-    assert neurons(pamerge.load(tmp_path / "one")) == neurons(pamerge.load(folder / "taylor"))
-    one, two = (json.loads(Path(f"{path}.json").read_text()) for path in (tmp_path / "one", folder / "taylor"))
+@pytest.mark.parametrize("pruner", ["taylor", "one after the other"])
+def test_two_processes_prune_like_one_with_the_combined_batch(pruner, folder, tmp_path):
+    run(Fabric(accelerator="cpu", devices=1), pruner, tmp_path / "one")
+    assert neurons(pamerge.load(tmp_path / "one")) == neurons(pamerge.load(folder / pruner))
+    one, two = (json.loads(Path(f"{path}.json").read_text()) for path in (tmp_path / "one", folder / pruner))
     assert len(one["metrics"]) == 4
     for a, b in zip([*one["metrics"], one["final"]], [*two["metrics"], two["final"]], strict=True):
         assert a == pytest.approx(b, abs=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pruner", ["taylor", "vib"])
+@pytest.mark.parametrize("pruner", ["taylor", "vib", "one after the other"])
 def test_all_processes_end_with_the_same_network(pruner, folder):
     assert json.loads((folder / f"{pruner}.json").read_text())["same"]

@@ -15,10 +15,10 @@ from training.small import OBJECTIVES, Labelled, merged
 import pamerge
 from pamerge.pruning import VIB, Taylor, prune
 
-PRUNERS = {"taylor": Taylor(batches=2), "vib": VIB(gamma=0.1, lr=0.6)}
+PRUNERS = {"taylor": Taylor(batches=2), "vib": VIB(gamma=0.1, lr=0.6), "one after the other": Taylor(batches=2)}
 
 
-OPTIMIZERS = {"taylor": torch.optim.SGD, "vib": torch.optim.Adam}
+OPTIMIZERS = {"taylor": torch.optim.SGD, "vib": torch.optim.Adam, "one after the other": torch.optim.SGD}
 
 
 def run(fabric: Fabric, pruner: str, output: Path) -> None:
@@ -26,7 +26,8 @@ def run(fabric: Fabric, pruner: str, output: Path) -> None:
     path = prune(
         network, DataLoader(Labelled(96), 16 // fabric.world_size), DataLoader(Labelled(30, seed=1), 5), OBJECTIVES,
         pruner=PRUNERS[pruner], laps=3, steps=3, final=2, fraction=0.08, max_drop=9.0, optimizer=OPTIMIZERS[pruner],
-        lr=1e-2, fabric=fabric, seed=0, progress=False, checkpoint=f"{output}.checkpoint",
+        lr=1e-2, together=pruner != "one after the other", fabric=fabric, seed=0, progress=False,
+        checkpoint=f"{output}.checkpoint",
     )  # fmt: skip
     sums = torch.stack([parameter.detach().double().sum() for parameter in network.parameters()])
     everywhere = fabric.all_gather(sums).reshape(-1, len(sums))
