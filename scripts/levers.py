@@ -26,9 +26,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "levers.json"
 EXPERIMENT = read_config(ROOT / "configs" / "lenet5-fashion.toml")
 TAYLOR = EXPERIMENT.pruners[0]
-BEST = {"separate": 0, "mtz": 1, "pam": 0}
-SCHEMES = {choice.label: choice.tries()[BEST[choice.label]].options for choice in EXPERIMENT.schemes}
-"""The best try of each scheme of the experiment that shares neurons, if the scheme does."""
+SCHEMES = {choice.label: choice.options for choice in EXPERIMENT.schemes}
 CONFIG = replace(EXPERIMENT, name="levers", pruners=(TAYLOR,), seeds=EXPERIMENT.seeds[:1])
 
 
@@ -68,6 +66,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     'shared = "max"': taylor(shared="max"),
     "balance = 0": taylor(balance=0.0),
     "rate of pruning 1e-3": prune(lr=1e-3),
+    "all tasks on every batch": prune(together=True),
     "no distillation": {**scheme("pam"), "distill": 0.0},
 }
 

@@ -35,6 +35,7 @@ ONLY_IN_THE_REPORT = ("information", "path", "merging", "groups", "layer_flops",
 BASELINES = ("separate", "mtz")
 EXPERIMENTS = {
     "lenet5-fashion": ("LeNet-5, Fashion-MNIST canvases", "LeNet-5, Fashion-MNIST"),
+    "lenet5-fashion-vib": ("LeNet-5, Fashion-MNIST canvases", "LeNet-5, Fashion-MNIST"),
     "vgg16-lfw-quarter": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
     "vgg16-lfw-quarter-long": ("VGG-16 at a quarter, LFW faces, twice the effort", "VGG-16, CelebA"),
     "vgg16-lfw-quarter-vib": ("VGG-16 at a quarter of its width, LFW faces", "VGG-16, CelebA"),
