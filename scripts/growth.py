@@ -5,7 +5,7 @@
 
 Ten VGG-16 at an eighth of their width, from one common training; the first K of them are merged with PAM, zipped, and
 pruned, with an effort that is the same for each task; beside it, the same without merging. Each merged network has a
-process of its own, and so have the separate ones, one of which is pruned after the other; a process's peak of memory and
+process of its own, and so have the separate ones, which are pruned one after the other; a process's peak of memory and
 time of computing are recorded; with one thread, the latter does not depend on what else the machine does. Networks and
 finished measurements are kept in ``--out``, so that a run that was killed goes on.
 """
