@@ -2,9 +2,9 @@
 
     python scripts/problem1.py --data FOLDER [--out runs/problem1]   # measures: results/problem1.json
 
-LeNet-5 on Fashion-MNIST canvases as in ``configs/lenet5-fashion-vib.toml``, all of its seeds, but with Taylor; the networks that
-pruning begins with: apart, zipped as a whole, and regrouped by PAM. With the ``--out`` of the experiment, what they
-have in common is not done again. ``python scripts/result_tables.py`` makes the table.
+LeNet-5 on Fashion-MNIST canvases as in ``configs/lenet5-fashion-vib.toml``, all of its seeds, but with Taylor; the
+networks that pruning begins with: apart, zipped as a whole, and regrouped by PAM. With the ``--out`` of the experiment,
+what they have in common is not done again. ``python scripts/result_tables.py`` makes the table.
 """
 
 from __future__ import annotations
