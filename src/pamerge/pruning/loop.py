@@ -285,8 +285,7 @@ class Loop:
     def _go_back(self, over: list[str]) -> None:
         """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures.
 
-        After a lap of all tasks, those that share most of what they compute with it go no faster: what they remove is
-        what it loses.
+        Those that share most of what they compute with it go no faster: what they remove is what it loses.
         """
         at = self.state.at
         self.state.restore(self.state.good)
@@ -294,9 +293,8 @@ class Loop:
         for task in failed:
             self._blame(task)
         slow_down(at, failed, self.settings.patience)
-        if self.trainer.alone is None:
-            for task in failed:
-                keep_back(at, task, sharing_most(self.network, task, self.tasks))
+        for task in failed:
+            keep_back(at, task, sharing_most(self.network, task, self.tasks))
         if not at.active:
             self._come_to_an_end("the budget is spent")
 
