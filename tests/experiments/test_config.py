@@ -67,6 +67,8 @@ def test_a_try_is_the_scheme_with_its_options(tmp_path) -> None:
         ("max_drop = 0.02", "problem1 = {steps = -1}", "problem1.steps = -1; expected a whole number from 0"),
         ("max_drop = 0.02", "max_drop = -1", "max_drop = -1; expected a number above 0"),
         ("max_drop = 0.02", "finetune_lr = 0", "finetune_lr = 0; expected a number above 0"),
+        ("epochs = 2", "common_lr = 0.0", r"pretraining\.common_lr = 0\.0; expected a number above 0"),
+        ("max_drop = 0.02", 'precision = "bf16"', "precision = 'bf16'; expected one of: 32-true, bf16-mixed"),
         (
             "max_drop = 0.02",
             "first = {max_drop = 0.001}",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
-from pamerge import PamergeError, PamergeWarning
+from pamerge import MultiLabel, PamergeError, PamergeWarning, evaluate, load
 from pamerge.experiments import Choice, Config, Event, original_networks, run
 from pamerge.experiments.config import First, Pretraining
 from pamerge.experiments.registry import make_data
@@ -28,6 +30,15 @@ CONFIG = Config(
     finetune=5,
     prune={"steps": 2, "recovery": 2, "final": 5, "fraction": 0.2},
 )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As many as each of several processes has: sums, and with them small results, depend on the number."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +211,29 @@ def test_a_common_training_may_be_on_other_labels(tmp_path: Path) -> None:
     unknown = replace(config, pretraining=replace(pretraining, common_labels=("12",)))
     with pytest.raises(PamergeError, match="'12'"):
         original_networks(unknown, tmp_path)
+
+
+def test_the_common_training_may_have_a_rate_of_its_own(tmp_path: Path) -> None:
+    data = Choice("digits", {"train": 100, "validation": 10, "test": 10})
+    config = replace(CONFIG, data=data, pretraining=Pretraining(epochs=1, lr=1e-3, common_epochs=1))
+
+    def trained(**options) -> dict[str, int]:
+        original_networks(replace(config, pretraining=replace(config.pretraining, **options)), tmp_path)
+        return {kind: len(list((tmp_path / "stages").glob(f"{kind}-*.safetensors"))) for kind in ("common", "pretrain")}
+
+    assert trained() == {"common": 1, "pretrain": 2}
+    assert trained(lr=1e-4, common_lr=1e-3) == {"common": 1, "pretrain": 4}  # the same common training
+    assert trained(common_lr=1e-2) == {"common": 2, "pretrain": 6}
+
+
+def test_mixed_precision_trains_and_validates_the_networks_and_tests_in_full(finished, tmp_path: Path) -> None:
+    _, (full,) = finished
+    (mixed,) = run(replace(CONFIG, precision="bf16-mixed", schemes=CONFIG.schemes[:1]), tmp_path)
+    assert mixed["reference"] != full["reference"]
+    (network,) = (tmp_path / "networks").glob("*.pam")
+    test = make_data(CONFIG.data, 0, None).test.loader(500)
+    objectives = {task: MultiLabel() for task in mixed["tasks"]}
+    assert evaluate(load(network), test, objectives) == mixed["schemes"]["separate"]["metric"]
 
 
 def test_a_mistake_in_a_scheme_is_said_before_anything_is_trained(tmp_path: Path) -> None:

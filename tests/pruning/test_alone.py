@@ -87,6 +87,27 @@ def test_a_task_goes_on_alone_as_long_as_that_goes_well_then_all_go_together(mon
     assert [lap["alone"] for lap in seen] == [[], ["shape"], ["parts"], ["size"], ["shape"], []]
 
 
+def test_a_task_that_fails_alone_keeps_nobody_back(monkeypatch):
+    """Whoever shares with it has lost nothing."""
+    laps: list[tuple[list[str], dict[str, float]]] = []
+    original = Loop._lap
+
+    def lap(self: Loop) -> None:
+        alone, before = list(self.state.at.alone), dict(self.state.at.reach)
+        original(self)
+        after = self.state.at.reach
+        laps.append((alone[:1], {task: after[task] / before[task] for task in before}))
+
+    monkeypatch.setattr(Loop, "_lap", lap)
+    monkeypatch.setattr(loop, "sharing_most", lambda network, task, others: [o for o in others if o != task])
+    worse = [{**FINE, task: bad} for task, bad in (("parts", 0.5), ("size", 9.0), ("shape", 0.5))]
+    pruned(monkeypatch, [FINE, BAD, FINE, *worse, FINE], network=merged(seed=None), patience=9)
+    failed = [(task, changes) for (task, *_), changes in (lap for lap in laps if lap[0]) if changes[task] < 1]
+    assert failed
+    for task, changes in failed:
+        assert all(change == 1 for other, change in changes.items() if other != task)
+
+
 def test_a_lap_alone_that_removes_nothing_is_not_the_end(monkeypatch):
     class Reluctant:
         def start(self, surroundings):

@@ -48,8 +48,8 @@ def run(
 
     \b
     Optional keys: finetune (steps), finetune_lr, distill (the original networks' share in the loss), batch_size,
-    seeds = [0, 1]; the tables [prune] (options of pamerge.prune), [tune] (options of
-    pamerge.compare_alphas), [mix] (how often each combination runs, as "A+B" = 0.3) and [problem1]
+    seeds = [0, 1], precision ("32-true" or "bf16-mixed"); the tables [prune] (options of pamerge.prune),
+    [tune] (options of pamerge.compare_alphas), [mix] (how often each combination runs, as "A+B" = 0.3) and [problem1]
     (what the other tasks lose when one task alone is pruned: task, laps, fraction, steps).
     """  # noqa: D301 - the backspace keeps the lines as they are
     experiment = read_config(config)

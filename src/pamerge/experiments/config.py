@@ -11,6 +11,8 @@ from typing import Any
 from pamerge.errors import PamergeError
 from pamerge.experiments.options import check_table
 
+PRECISIONS = ("32-true", "bf16-mixed")
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -61,17 +63,19 @@ class Pretraining:
         epochs: passes over the training data for each network.
         lr: the largest learning rate of a one-cycle schedule.
         common_epochs: epochs of a common training, from which every network starts; 0 for none.
+        common_lr: the largest learning rate of the common training; that of the networks if it is left out.
         common_labels: the labels of the common training; none stands for all.
     """
 
     epochs: int = 10
     lr: float = 2e-3
     common_epochs: int = 0
+    common_lr: float | None = None
     common_labels: tuple[str, ...] = ()
 
     def identity(self) -> dict[str, Any]:
         """What stages depend on."""
-        return {name: value for name, value in asdict(self).items() if name != "common_labels" or value}
+        return {name: value for name, value in asdict(self).items() if value or not name.startswith("common_l")}
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,9 @@ class Config:
         mix: how often each combination of tasks is executed, such as ``{"A": 0.5, "A+B": 0.5}``; all alike if it is
             left out.
         batch_size: of all training.
+        precision: of training and of validation while pruning, as in lightning-fabric: ``"32-true"``, or
+            ``"bf16-mixed"``, which is faster where the processor computes with such numbers. Tests are in full
+            precision.
         seeds: one run for each.
         problem1: also measure what the other tasks lose when one task alone is pruned.
         first: prune with a smaller budget or effort before.
@@ -151,6 +158,7 @@ class Config:
     tune: Mapping[str, Any] = field(default_factory=dict)
     mix: Mapping[str, float] | None = None
     batch_size: int = 64
+    precision: str = "32-true"
     seeds: tuple[int, ...] = (0,)
     problem1: Problem1 | None = None
     first: First | None = None
@@ -204,6 +212,8 @@ def parse_config(content: Mapping[str, Any]) -> Config:
         raise PamergeError(f"finetune_lr = {config.finetune_lr!r}; expected a number above 0.")
     if config.batch_size < 1:
         raise PamergeError(f"batch_size = {config.batch_size!r}; expected a whole number from 1.")
+    if config.precision not in PRECISIONS:
+        raise PamergeError(f"precision = {config.precision!r}; expected one of: {', '.join(PRECISIONS)}.")
     if not config.seeds or len(set(config.seeds)) < len(config.seeds):
         raise PamergeError(f"seeds = {list(config.seeds)}; expected a list of different whole numbers.")
     choices = (*config.schemes, *config.pruners)
@@ -212,6 +222,9 @@ def parse_config(content: Mapping[str, Any]) -> Config:
             raise PamergeError(f"{key} = {name!r}; expected something that a file can be called.")
     if config.pretraining.epochs < 1:
         raise PamergeError(f"pretraining.epochs = {config.pretraining.epochs!r}; expected a whole number from 1.")
+    common_lr = config.pretraining.common_lr
+    if common_lr is not None and not common_lr > 0:
+        raise PamergeError(f"pretraining.common_lr = {common_lr!r}; expected a number above 0.")
     if config.problem1 is not None:
         _check_problem1(config.problem1)
     if config.first is not None:

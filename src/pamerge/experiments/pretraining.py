@@ -43,10 +43,12 @@ def pretrained(
     common = None
     if settings.common_epochs:
         everything = data.with_tasks({"all": settings.common_labels or data.names})
-        make = partial(_weights, config, everything, "all", settings.common_epochs, seed)
+        rate = settings.lr if settings.common_lr is None else settings.common_lr
+        make = partial(_weights, config, everything, "all", settings.common_epochs, rate, seed)
         common = _stored(store, "common", _common_basis(config, basis), make, "train a common network")
     for number, (task, network) in enumerate(networks.items()):
-        make = partial(_weights, config, data, task, settings.epochs, 1000 * (number + 1) + seed, start=common)
+        own_seed = 1000 * (number + 1) + seed
+        make = partial(_weights, config, data, task, settings.epochs, settings.lr, own_seed, start=common)
         depends_on = {**basis, "task": task}
         network.load_state_dict(_stored(store, f"pretrain-{task}", depends_on, make, f"train the network of {task}"))
         network.eval()
@@ -62,8 +64,12 @@ def train(
     lr: float,
     seed: int,
     checkpoint: str | os.PathLike[str],
+    mixed: bool = False,
 ) -> None:
-    """Train a network on one task's labels, with a one-cycle schedule, going on from the checkpoint if there is one."""
+    """Train a network on one task's labels, with a one-cycle schedule, going on from the checkpoint if there is one.
+
+    With ``mixed``, the network computes with bfloat16 where that does no harm.
+    """
     optimizer = torch.optim.Adam(network.parameters(), lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, lr, total_steps=epochs * len(loader))
     network.train()
@@ -73,7 +79,9 @@ def train(
         for epoch in range(done, epochs):
             for inputs, targets in loader:
                 optimizer.zero_grad()
-                loss = functional.binary_cross_entropy_with_logits(network(inputs), targets[task])
+                with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                    outputs = network(inputs)
+                loss = functional.binary_cross_entropy_with_logits(outputs.float(), targets[task])
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 schedule.step()
@@ -83,7 +91,8 @@ def train(
 def _common_basis(config: Config, basis: Mapping[str, Any]) -> dict[str, Any]:
     """The common training does not depend on what comes after it, nor on how labels are divided among tasks."""
     options = {name: value for name, value in config.data.options.items() if name != "tasks"}
-    pretraining = replace(config.pretraining, epochs=0)
+    used = config.pretraining
+    pretraining = replace(used, epochs=0, lr=used.lr if used.common_lr is None else used.common_lr, common_lr=None)
     return {**basis, "data": asdict(replace(config.data, options=options)), "pretraining": pretraining.identity()}
 
 
@@ -97,6 +106,7 @@ def _weights(
     data: MultitaskDataset,
     task: str,
     epochs: int,
+    lr: float,
     seed: int,
     checkpoint: Path,
     start: Mapping[str, Tensor] | None = None,
@@ -107,7 +117,8 @@ def _weights(
         own = network.state_dict()
         network.load_state_dict({n: start[n] if start[n].shape == w.shape else w for n, w in own.items()})
     loader = data.loader(config.batch_size, shuffle=torch.Generator().manual_seed(seed))
-    train(network, loader, task, epochs=epochs, lr=config.pretraining.lr, seed=seed, checkpoint=checkpoint)
+    mixed = config.precision != "32-true"
+    train(network, loader, task, epochs=epochs, lr=lr, seed=seed, checkpoint=checkpoint, mixed=mixed)
     return network.state_dict()
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from pamerge.data import Splits
 from pamerge.errors import PamergeError
-from pamerge.experiments.config import Choice, Config
+from pamerge.experiments.config import PRECISIONS, Choice, Config
 from pamerge.experiments.describe import network_record
 from pamerge.experiments.metrics import sharing_ratios
 from pamerge.experiments.pretraining import pretrained
@@ -40,6 +40,7 @@ from pamerge.experiments.stages import (
     before_pruning,
     check_mix,
     check_stage_options,
+    one_process,
     pruned,
     pruned_apart,
     pruned_depends_on,
@@ -210,7 +211,7 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
     reference = store.json(
         "reference",
         basis,
-        lambda: evaluate(dict(networks), loaders.validation(), objectives),
+        lambda: evaluate(dict(networks), loaders.validation(), objectives, fabric=one_process(config.precision)),
         "evaluate the original networks on validation data",
     )
     return Setting(
@@ -232,6 +233,7 @@ def _setting(config: Config, splits: Splits, pruner: Choice, seed: int, store: S
         basis=basis,
         progress=progress,
         finetune_lr=config.finetune_lr,
+        precision=config.precision,
         first=config.first,
     )
 
@@ -267,6 +269,7 @@ def _basis(config: Config, seed: int) -> dict[str, Any]:
         "pretraining": config.pretraining.identity(),
         "batch_size": config.batch_size,
         "seed": seed,
+        **({} if config.precision == PRECISIONS[0] else {"precision": config.precision}),
     }
 
 

@@ -10,7 +10,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -32,6 +32,9 @@ from pamerge.tasks import TaskSet
 from pamerge.training import Objective, finetune
 from pamerge.training.finetune import seeded
 from pamerge.tuning import compare_alphas
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Notes = dict[str, Any]
 
@@ -80,6 +83,7 @@ class Setting:
         basis: everything else that the results depend on.
         progress: show how fine-tuning and pruning get on.
         finetune_lr: the learning rate between merging and pruning; None for that of :func:`pamerge.finetune`.
+        precision: of fine-tuning and pruning.
         first: a smaller budget or effort to prune with before.
     """
 
@@ -101,6 +105,7 @@ class Setting:
     basis: Mapping[str, Any]
     progress: bool = False
     finetune_lr: float | None = None
+    precision: str = "32-true"
     first: First | None = None
 
     def taught(self) -> dict[str, Any]:
@@ -143,6 +148,13 @@ def check_mix(mix: Any, tasks: Iterable[str]) -> None:
         raise PamergeError(f"mix: {error}") from None
 
 
+def one_process(precision: str) -> Fabric:
+    """Where experiments train: on the processor, each stage in a process of its own."""
+    from lightning_fabric import Fabric  # here, because it takes seconds to import
+
+    return Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
+
+
 def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
     """The network that a scheme ends with, and what it took."""
     depends_on = pruned_depends_on(setting, choice)
@@ -179,6 +191,7 @@ def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[Multit
                 checkpoint=checkpoint,
                 seed=setting.seed,
                 progress=setting.progress,
+                fabric=one_process(setting.precision),
                 **setting.lessons(),
                 **(setting.prune if setting.first is None else {**setting.prune, "rounds": 1}),
             )
@@ -271,6 +284,7 @@ def finetuned(setting: Setting, material: Material, choice: Choice) -> tuple[Mul
             checkpoint=checkpoint,
             seed=setting.seed,
             progress=setting.progress,
+            fabric=one_process(setting.precision),
             **setting.rate(),
             **setting.lessons(),
         )

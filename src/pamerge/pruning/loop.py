@@ -132,7 +132,7 @@ class Loop:
         if over and not judged_before:
             self._train_as_it_came(metrics)
         elif over:
-            self._go_back(over)
+            self._go_back(over, alone)
             if alone is None:
                 at.alone = [task for task in at.active if self._has_use_alone(task)]
         else:
@@ -282,10 +282,11 @@ class Loop:
         self.state.at.kept = len(self.state.at.steps) - 1
         self.state.good = self.state.snapshot()
 
-    def _go_back(self, over: list[str]) -> None:
+    def _go_back(self, over: list[str], alone: str | None) -> None:
         """Return to the last good point; whoever was over goes in smaller steps, and stops after some failures.
 
-        Those that share most of what they compute with it go no faster: what they remove is what it loses.
+        Those that share most of what they compute with it go no faster: what they remove is what it loses. That is
+        nothing in a lap alone.
         """
         at = self.state.at
         self.state.restore(self.state.good)
@@ -293,7 +294,7 @@ class Loop:
         for task in failed:
             self._blame(task)
         slow_down(at, failed, self.settings.patience)
-        for task in failed:
+        for task in failed if alone is None else ():
             keep_back(at, task, sharing_most(self.network, task, self.tasks))
         if not at.active:
             self._come_to_an_end("the budget is spent")
