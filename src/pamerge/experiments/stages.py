@@ -151,8 +151,12 @@ def check_mix(mix: Any, tasks: Iterable[str]) -> None:
 def one_process(precision: str) -> Fabric:
     """Where experiments train: on the processor, each stage in a process of its own."""
     from lightning_fabric import Fabric  # here, because it takes seconds to import
+    from lightning_fabric.plugins import MixedPrecision
 
-    return Fabric(accelerator="cpu", devices=1, precision=precision)  # type: ignore[arg-type]
+    if precision == "32-true":
+        return Fabric(accelerator="cpu", devices=1)
+    # as a plugin, because Fabric tells on the terminal which precision it was given by name
+    return Fabric(accelerator="cpu", devices=1, plugins=MixedPrecision(precision, "cpu"))  # type: ignore[arg-type]
 
 
 def pruned(setting: Setting, material: Material, choice: Choice) -> tuple[MultitaskNetwork, Notes]:
