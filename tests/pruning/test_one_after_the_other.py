@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -12,6 +13,7 @@ from training.small import OBJECTIVES, batches, loader, merged, same_weights, we
 from pamerge.pruning import VIB, Magnitude, Taylor
 from pamerge.pruning.budget import Budget
 from pamerge.pruning.loop import Loop
+from pamerge.pruning.ranking import tasks_served
 from pamerge.pruning.trainer import Trainer
 
 FINE = {"shape": 1.0, "parts": 1.0, "size": 0.0}
@@ -30,6 +32,11 @@ def learners(monkeypatch):
     return found
 
 
+def apart():
+    """A network in which nothing is shared, so that a step of every task takes as many steps as there are tasks."""
+    return merged(seed=None)
+
+
 def one_lap(train=None, network=None, **options):
     given = {
         "pruner": Magnitude(),
@@ -41,18 +48,36 @@ def one_lap(train=None, network=None, **options):
         "together": False,
         **options,
     }
-    return quickly(network or merged(), train or batches(3), batches(1), OBJECTIVES, **given)
+    return quickly(network or apart(), train or batches(3), batches(1), OBJECTIVES, **given)
 
 
 def test_as_many_task_batches_as_together_and_one_task_a_step(learners):
-    apart = one_lap()
+    one_by_one = one_lap()
     steps = [stage for stage, *_ in learners]
     assert all(len(tasks) == 1 for _, *tasks in learners)
     assert Counter(task for _, task in learners) == dict.fromkeys(OBJECTIVES, 6 + 4)
     assert Counter(steps) == {"pruning": 6 * 3, "final fine-tuning": 4 * 3}
     learners.clear()
-    assert one_lap(together=True).task_batches == apart.task_batches
+    assert one_lap(together=True).task_batches == one_by_one.task_batches
     assert all(set(tasks) == set(OBJECTIVES) for _, *tasks in learners)
+
+
+def test_the_more_is_shared_the_fewer_batches_a_neuron_needs_for_as_many_steps(learners):
+    found = []
+    for share in (0.0, 0.5, 1.0):
+        network = merged(shared=share)
+        learners.clear()
+        one_lap(network=network, final=60)
+        found.append(sum(stage == "final fine-tuning" for stage, *_ in learners))
+        assert found[-1] == math.ceil(60 * 3 / tasks_served(network, list(OBJECTIVES)))
+    assert found[0] > found[1] > found[2]
+
+
+@pytest.mark.parametrize("effort", [61, 100, 150])
+def test_effort_is_a_limit_whatever_is_shared(effort):
+    for share in (0.0, 1.0):
+        path = one_lap(network=merged(shared=share), laps=None, effort=effort, fraction=0.1, max_drop=9.0)
+        assert path.task_batches <= effort
 
 
 def test_who_has_less_of_its_budget_left_learns_more_often(learners, monkeypatch):
@@ -93,13 +118,12 @@ def test_a_batch_with_labels_of_one_task_serves_that_one(learners):
 
 def test_a_batch_without_labels_of_any_task_that_is_pruned_is_passed_over(learners):
     data = [*batches(1, tasks=("size",)), *batches(2, tasks=("shape",)), *batches(2, tasks=("parts",))]
-    network = merged(seed=None)  # nothing is shared
-    path = one_lap(data, network, tasks=["shape", "parts"])
+    path = one_lap(data, tasks=["shape", "parts"])
     assert path.task_batches == (6 + 4) * 2 * 4 // 5  # one batch of five has none
 
 
 def test_a_step_of_one_task_leaves_what_only_others_need_as_it_is(monkeypatch):
-    network, changed = merged(), []
+    network, changed = merged(), []  # some neurons of one task, some of two, some of all
     step = Trainer._step
 
     def watched(self, batch, tasks, task, stage):
@@ -127,7 +151,7 @@ def test_the_penalty_of_a_pruner_counts_once_for_all_tasks(monkeypatch, together
         return found
 
     monkeypatch.setattr(Trainer, "_penalty", watched)
-    one_lap(pruner=VIB(gamma=0.1), together=together, steps=6)
+    one_lap(network=merged() if together else apart(), pruner=VIB(gamma=0.1), together=together, steps=6)
     assert set(counted) == set(OBJECTIVES)
     assert counted == pytest.approx(whole)
 

@@ -17,7 +17,7 @@ LONGEST = 50.0
 
 
 @torch.no_grad()
-def update_averages(optimizer: Optimizer, network: nn.Module, steps: int, parts: int = 1) -> None:
+def update_averages(optimizer: Optimizer, network: nn.Module, steps: int, steps_each: float = 1.0) -> None:
     """Take the weights after a step into the average.
 
     Args:
@@ -25,9 +25,9 @@ def update_averages(optimizer: Optimizer, network: nn.Module, steps: int, parts:
         network: has the weights.
         steps: how many there have been since the average was last used, this one among them: about the latter half of
             them count, since an average over more of them would take back what they have learnt.
-        parts: how many of them it takes until every task was trained once.
+        steps_each: how many of them it takes until a weight was trained once, on average.
     """
-    fresh = 1 / max(1.0, min(LONGEST * parts, steps / 2))
+    fresh = 1 / max(1.0, min(LONGEST * steps_each, steps / 2))
     for parameter in network.parameters():
         remembered = optimizer.state.get(parameter)
         if not remembered:

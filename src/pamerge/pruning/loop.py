@@ -228,7 +228,7 @@ class Loop:
             after: training steps that come before all that.
         """
         effort, at = self.settings.effort, self.state.at
-        training = (after + self.settings.recovery + self.settings.final) * len(self.tasks)
+        training = self.trainer.task_batches(after + self.settings.recovery + self.settings.final)
         return effort is None or at.task_batches + at.round_cost + training <= effort
 
     def _recover(self, metrics: dict[str, float], most: int, at_any_pace: bool = False) -> tuple[dict[str, float], int]:

@@ -104,8 +104,9 @@ def prune(
             long recoveries. Where much can go, some rounds and a long ``recovery`` take less effort than many short
             laps, because what is trained is small by then.
         together: Train all tasks on every batch at once. Otherwise each has batches of its own, one task after the
-            other, and those that have the least of their budgets left have more of them. That is as many steps of the
-            optimiser as there are tasks for the same effort, and takes longer; what is shared learns from all of them.
+            other, and those that have the least of their budgets left have more of them. What is shared learns from
+            all of them, so that the more is shared, the fewer batches of each task ``steps``, ``recovery`` and
+            ``final`` take: as many as give the average neuron so many steps.
         steps: Training steps of a round, divided among the turns of the tasks: before every removal there are some.
         recovery: Training steps, with a falling rate, before a network that is over its budget is judged again.
         final: Training steps at the point that was kept.

@@ -127,6 +127,16 @@ def sharers(network: MultitaskNetwork, task: str, tasks: Iterable[str]) -> float
     return shared / cost if cost else 1.0
 
 
+def tasks_served(network: MultitaskNetwork, tasks: Iterable[str]) -> float:
+    """How many of some tasks what they compute serves: a mean over all operations, each counted once.
+
+    1 if nothing is shared, their number if everything is.
+    """
+    tasks = list(tasks)
+    whole = network.flops(tasks)
+    return sum(network.flops(task) for task in tasks) / whole if whole else 1.0
+
+
 def sharing_most(network: MultitaskNetwork, task: str, others: Iterable[str]) -> list[str]:
     """Of some other tasks those that share more than half of what they compute with a task."""
     return [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from pamerge.pruning.alone import others_untouched
 from pamerge.pruning.averages import take_averages, update_averages
+from pamerge.pruning.ranking import tasks_served
 from pamerge.pruning.run_state import Ingredients, RunState
 from pamerge.training.data import Batch
 from pamerge.training.optimizer import set_learning_rate
@@ -26,6 +28,8 @@ class Trainer:
         alone: The task whose lap this is, if it is of one task alone.
         averaged: Steps since the averages were last used.
         weights: How much each task counts where it shares neurons with others.
+        steps_each: With tasks that learn one after the other, how many steps of the optimiser it takes until what the
+            network computes was trained once, on average: one if all is shared, one for each task if nothing is.
     """
 
     def __init__(self, of: Ingredients, state: RunState, tasks: list[str], display: Display) -> None:
@@ -34,6 +38,7 @@ class Trainer:
         self.alone: str | None = None
         self.averaged = 0
         self.weights: Mapping[str, float] = {}
+        self.steps_each = 1.0
         self._due: dict[str, float] = {}
 
     def begin_lap(self, alone: str | None, weights: Mapping[str, float]) -> None:
@@ -53,17 +58,24 @@ class Trainer:
         """Some steps on all tasks, or on the one that is alone, with the pruner's gates and penalty in a task's turn.
 
         Args:
-            steps: how many, of every task.
+            steps: how many. Where tasks learn one after the other, how many a neuron takes part in, on average.
             stage: what they are for.
             task: whose turn it is.
             schedule: of the learning rate.
         """
-        steps *= self._parts
+        self.steps_each = self._steps_each(self._trained)
+        steps = math.ceil(steps * self.steps_each)
+        if self._one_by_one and self.settings.effort is not None:
+            steps = max(0, min(steps, self.settings.effort - self.state.at.task_batches))
         with self._training():
             for step in range(steps):
                 set_learning_rate(self.state.optimizer, schedule, step / steps)
                 batch = next(self.state.feed)
-                self._step(batch, self._trained if self._parts == 1 else self._next_task(batch), task, stage)
+                self._step(batch, self._next_task(batch) if self._one_by_one else self._trained, task, stage)
+
+    def task_batches(self, steps: int) -> int:
+        """How many batches for one task's loss so many steps on all tasks take, if the network stays as it is."""
+        return steps * len(self.tasks) if self.settings.together else math.ceil(steps * self._steps_each(self.tasks))
 
     def take_averages(self) -> None:
         """What is judged: the averaged weights, with their own statistics."""
@@ -115,7 +127,7 @@ class Trainer:
             distillation=of.distillation,
             at_junction=state.session.hook() if turn is not None else None,
             penalty=(lambda: self._penalty(turn)) if turn is not None else None,
-            weights=self.weights if self._parts == 1 else None,
+            weights=None if self._one_by_one else self.weights,
         )
         if turn is not None and of.fabric.world_size > 1:
             own = [parameter for group in state.session.parameters() for parameter in group["params"]]
@@ -124,7 +136,7 @@ class Trainer:
         if result.losses:
             of.fabric.strategy.optimizer_step(state.optimizer)
             self.averaged += 1
-            update_averages(state.optimizer, self.network, self.averaged, self._parts)
+            update_averages(state.optimizer, self.network, self.averaged, self.steps_each)
         average_statistics(self.network, of.fabric)
         state.at.task_batches += len(result.losses)
         self.display.update(state.at.lap, losses=result.losses, stage=stage)
@@ -134,10 +146,12 @@ class Trainer:
         return self.tasks if self.alone is None else [self.alone]
 
     @property
-    def _parts(self) -> int:
-        """How many steps of the optimiser a step takes."""
-        return 1 if self.settings.together else len(self._trained)
+    def _one_by_one(self) -> bool:
+        return not self.settings.together and len(self._trained) > 1
+
+    def _steps_each(self, tasks: Sequence[str]) -> float:
+        return 1.0 if self.settings.together else len(tasks) / tasks_served(self.network, tasks)
 
     def _penalty(self, task: str) -> Tensor:
         penalty = self.state.session.penalty(task)
-        return next(self.network.parameters()).new_zeros(()) if penalty is None else penalty / self._parts
+        return next(self.network.parameters()).new_zeros(()) if penalty is None else penalty / self.steps_each
