@@ -59,3 +59,8 @@ def scripted_metrics(monkeypatch, values):
         return dict(last)
 
     monkeypatch.setattr(Loop, "_evaluate", evaluate)
+
+
+def together_first(monkeypatch):
+    """The first lap is one of all tasks, whatever they share."""
+    monkeypatch.setattr(Loop, "_apart", lambda self: [])

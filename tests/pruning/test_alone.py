@@ -1,15 +1,15 @@
-"""Laps of one task alone, after a lap of all tasks has failed."""
+"""Laps of one task alone: first where little is shared, and after a lap of all tasks has failed."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from pruning.around import plainly, scripted_metrics
+from pruning.around import plainly, scripted_metrics, together_first
 from training.small import OBJECTIVES, batches, inputs, merged
 
 from pamerge import PamergeWarning
 from pamerge.pruning import VIB, Magnitude, QuietSession, Taylor, loop, prune
-from pamerge.pruning.alone import could_save_alone, others_untouched
+from pamerge.pruning.alone import can_learn_alone, could_save_alone, others_untouched
 from pamerge.pruning.gates import Places
 from pamerge.pruning.loop import Loop
 from pamerge.pruning.ranking import resolve_mix
@@ -76,15 +76,31 @@ def test_the_other_tasks_stay_as_they_are(monkeypatch, pruner, remove):
 def test_only_that_task_is_trained_and_paid_for(monkeypatch):
     seen = watched_laps(monkeypatch)
     monkeypatch.setattr(loop, "MOST_ROUNDS", 1)
+    together_first(monkeypatch)
     pruned(monkeypatch, [FINE, BAD, FINE], pruner=Magnitude(), network=merged(seed=None))
     assert [lap["used"] for lap in seen[:4]] == [6 * 3, 6, 6, 6]
 
 
 def test_a_task_goes_on_alone_as_long_as_that_goes_well_then_all_go_together(monkeypatch):
     seen = watched_laps(monkeypatch)
+    together_first(monkeypatch)
     worse = [{**FINE, task: 0.5} for task in ("parts", "size", "shape")]
     pruned(monkeypatch, [FINE, BAD, FINE, *worse, FINE], network=merged(seed=None), patience=9)
     assert [lap["alone"] for lap in seen] == [[], ["shape"], ["parts"], ["size"], ["shape"], []]
+
+
+def test_tasks_that_share_little_go_alone_first_until_each_has_failed_and_again_after_a_lap_of_all(monkeypatch):
+    seen = watched_laps(monkeypatch)
+    worse = [{**FINE, "parts": 0.5}, {**FINE, "size": 9.0}, {**FINE, "shape": 0.5}]
+    pruned(monkeypatch, [FINE, FINE, *worse, FINE], network=merged(seed=None), laps=7, patience=9)
+    alone = [["shape"], ["parts"], ["size"], ["shape"]]
+    assert [lap["alone"] for lap in seen] == [*alone, [], ["shape"], ["parts"]]
+
+
+def test_tasks_that_share_much_go_together_first(monkeypatch):
+    seen = watched_laps(monkeypatch)
+    pruned(monkeypatch, [FINE], network=merged(shared=0.5), laps=3)
+    assert [lap["alone"] for lap in seen] == [[], [], []]
 
 
 def test_a_task_that_fails_alone_keeps_nobody_back(monkeypatch):
@@ -167,6 +183,16 @@ def test_networks_side_by_side_could_save_all_of_themselves_alone():
         assert could_save_alone(network, Places(network), task, mix, "task") > 0.5 * own
     shared = merged(shared=1.0)
     assert could_save_alone(shared, Places(shared), "shape", mix, "neuron") == 0
+
+
+def test_a_task_whose_own_weights_are_frozen_cannot_learn_alone():
+    network = merged(seed=None)
+    assert can_learn_alone(network, "parts")
+    for key, layout in network.layouts.items():
+        network.blocks[key].requires_grad_("parts" not in layout.group)
+    assert not can_learn_alone(network, "parts")
+    assert can_learn_alone(network, "shape")
+    assert not can_learn_alone(network, "a task that has nothing of its own")
 
 
 def test_parameters_are_free_again_afterwards():

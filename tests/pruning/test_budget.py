@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from pruning.around import neurons, quickly, scripted_metrics
+from pruning.around import neurons, quickly, scripted_metrics, together_first
 from training.small import OBJECTIVES, batches, merged
 
 from pamerge import PamergeWarning
@@ -74,6 +74,7 @@ def _warned(*arguments, **options):
 def test_a_point_is_judged_after_recovery(monkeypatch):
     bad = {**FINE, "parts": 0.2}
     scripted_metrics(monkeypatch, [FINE, bad, FINE, FINE])
+    together_first(monkeypatch)
     trained = []
     whole = Trainer.train
 
@@ -215,6 +216,7 @@ def test_a_task_that_stopped_goes_on_once_it_is_well_within_its_budget(monkeypat
 
 def test_laps_of_another_task_alone_say_nothing_about_a_task(monkeypatch):
     scripted_metrics(monkeypatch, [FINE, {**FINE, "parts": 0.2}, FINE])
+    together_first(monkeypatch)
     seen = []
     original = Loop._lap
 
@@ -277,6 +279,7 @@ def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_long_recover
 ):
     bad = {**FINE, "parts": 0.2}
     scripted_metrics(monkeypatch, [*[FINE] * 5, bad, *on_the_way, FINE])
+    together_first(monkeypatch)
     _, path = prune_within(0.1, laps=6, steps=1, recovery=1, final=0, fraction=0.01)
     laps = [after.task_batches - before.task_batches for before, after in pairwise(path)]
     assert laps[3] == 2 * laps[0]  # two rounds after three calm laps
@@ -380,6 +383,7 @@ def test_a_target_that_is_reached_at_entry_does_not_excuse_from_the_budget(monke
 def test_rounds_are_not_halved_because_a_merge_needed_long_training(monkeypatch):
     over = {**FINE, "shape": 0.1}
     scripted_metrics(monkeypatch, [over, over, {**FINE, "shape": 0.6}, FINE, FINE, FINE])
+    together_first(monkeypatch)
     _, path = prune_within(0.05, reference=FINE, laps=2, rounds=2)
     rounds = path[2].task_batches - path[1].task_batches
     _, shortened = prune_within(0.05, reference=FINE, laps=2, rounds=1)

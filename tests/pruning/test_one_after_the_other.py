@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 import torch
-from pruning.around import neurons, quickly, scripted_metrics
+from pruning.around import neurons, quickly, scripted_metrics, together_first
 from training.small import OBJECTIVES, batches, loader, merged, same_weights, weights
 
 from pamerge.pruning import VIB, Magnitude, Taylor
@@ -30,6 +30,11 @@ def learners(monkeypatch):
 
     monkeypatch.setattr(Trainer, "_step", watched)
     return found
+
+
+@pytest.fixture(autouse=True)
+def _laps_of_all(monkeypatch):
+    together_first(monkeypatch)
 
 
 def apart():

@@ -27,6 +27,12 @@ def could_save_alone(network: MultitaskNetwork, places: Places, task: str, mix: 
     return sum(max(0.0, freed[junction][neuron]) for junction, neurons in own.items() for neuron in neurons)
 
 
+def can_learn_alone(network: MultitaskNetwork, task: str) -> bool:
+    """Whether anything that serves this task only may be trained."""
+    own = (key for key, layout in network.layouts.items() if not layout.group - {task})
+    return any(parameter.requires_grad for key in own for parameter in network.blocks[key].parameters())
+
+
 @contextmanager
 def others_untouched(network: MultitaskNetwork, task: str) -> Iterator[None]:
     """Meanwhile, what any other task needs keeps its weights and statistics, even in training mode."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
-from pamerge.pruning.alone import could_save_alone
+from pamerge.pruning.alone import can_learn_alone, could_save_alone
 from pamerge.pruning.averages import forget_averages
 from pamerge.pruning.budget import Budget
 from pamerge.pruning.pace import LARGEST_LAP, keep_back, set_off, shorten, slow_down, speed_up
@@ -36,6 +36,9 @@ WORTHWHILE = 0.25
 
 MOST_ROUNDS = 8
 """More than so many rounds are not waited for."""
+
+APART = 1.5
+"""A task goes alone first if its operations serve no more than so many tasks on average, itself among them."""
 
 MOST_SUBSETS = 5
 """With more tasks than this, a step records the cost of single tasks and of all tasks only."""
@@ -98,6 +101,8 @@ class Loop:
         over = self._budget.over(metrics)
         self._record({}, metrics, not over, recovered=False)
         self.state.good = self.state.snapshot()
+        if not over:
+            at.alone = self._apart()
         if self._missing() <= 0:
             if over:
                 self._train_as_it_came(metrics)
@@ -109,8 +114,9 @@ class Loop:
     def _lap(self) -> None:
         """One or more rounds of every task that is still being pruned, then a look at the validation data.
 
-        When that fails, each task has a lap alone, and another one for as long as that goes well. A network that is
-        over its budget at entry, such as a merge, loses neurons before it is trained: that is quicker when it is small.
+        When that fails, each task has a lap alone, and another one for as long as that goes well; tasks that have more
+        to themselves than they share go alone first. A network that is over its budget at entry, such as a merge, loses
+        neurons before it is trained: that is quicker when it is small.
         """
         state, at = self.state, self.state.at
         judged_before = at.steps[at.kept].within
@@ -144,7 +150,9 @@ class Loop:
             speed_up(at, calm, self.settings.fraction)
             if alone is None and at.idle >= state.session.idle_laps:
                 self._come_to_an_end("nothing is left that could be removed")
-            if alone is not None and turns[alone].removed and self._has_use_alone(alone):
+            if alone is None:
+                at.alone = self._apart()
+            elif turns[alone].removed and self._has_use_alone(alone):
                 at.alone.append(alone)
         at.alone = [task for task in at.alone if task in at.active]
         if self._missing() <= 0:
@@ -174,10 +182,20 @@ class Loop:
         if over:
             at.stopped = f"the network did not come within its budget ({', '.join(over)})"
 
+    def _apart(self) -> list[str]:
+        """Tasks that have more to themselves than they share: together, each would have to wait for the other ones."""
+        return [
+            task
+            for task in self.state.at.active
+            if sharers(self.network, task, self.tasks) <= APART and self._has_use_alone(task)
+        ]
+
     def _has_use_alone(self, task: str) -> bool:
-        """Whether a task could remove what a turn removes without taking anything from others."""
+        """Whether a task could remove what a turn removes without taking anything from others, and learn meanwhile."""
+        if len(self.tasks) == 1 or not can_learn_alone(self.network, task):
+            return False
         saved = could_save_alone(self.network, self.state.places, task, self.of.mix, self.settings.remove)
-        return len(self.tasks) > 1 and saved >= self.settings.fraction * subgraph_cost(self.network, self.of.mix, task)
+        return saved >= self.settings.fraction * subgraph_cost(self.network, self.of.mix, task)
 
     def _rounds(self, tasks: list[str]) -> dict[str, Removal]:
         """As many rounds of each task as its reach says, the tasks in turn; more if they save next to nothing.

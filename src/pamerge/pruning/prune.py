@@ -77,7 +77,8 @@ def prune(
     over, everything goes back to the last good point, and the tasks that were over go on in steps of half the size,
     until they have failed too often. The less a task has left of its budget, the more it counts in training where
     neurons are shared. The others go on, sparing what finished tasks need. After a lap that failed, each
-    task goes on alone for as long as that goes well: only what no other task needs is trained and removed. A task that
+    task goes on alone for as long as that goes well: only what no other task needs is trained and removed. Tasks that
+    have more to themselves than they share begin so, and have a lap together when none can go on. A task that
     has half of its budget left or more for some laps goes on in larger steps. If all have failed too often and there is
     effort left, the network is trained, and they begin again. A network that is over its budget at entry, as merges may
     be, gets up to 15 times ``recovery`` steps after its first lap, or without any removal if that does not suffice.
