@@ -273,18 +273,22 @@ def test_effort_is_a_limit(monkeypatch, effort):
     assert path.task_batches <= max(effort, final)  # the last training is done in any case
 
 
-@pytest.mark.parametrize(("on_the_way", "rounds"), [([], 2), ([{**FINE, "parts": 0.7}], 1)])
-def test_steps_grow_while_there_is_much_budget_left_and_shrink_when_long_recovery_is_needed(
-    monkeypatch, on_the_way, rounds
-):
-    bad = {**FINE, "parts": 0.2}
-    scripted_metrics(monkeypatch, [*[FINE] * 5, bad, *on_the_way, FINE])
+@pytest.mark.parametrize(("on_the_way", "shrinks"), [((), False), ((0.7,), False), ((0.5, 0.8), True)])
+def test_laps_grow_as_long_as_they_go_well_and_shrink_when_long_recovery_is_needed(monkeypatch, on_the_way, shrinks):
+    over = [{**FINE, "parts": value} for value in (0.2, *on_the_way)]
+    scripted_metrics(monkeypatch, [*[FINE] * 5, *over, FINE])
     together_first(monkeypatch)
     _, path = prune_within(0.1, laps=6, steps=1, recovery=1, final=0, fraction=0.01)
     laps = [after.task_batches - before.task_batches for before, after in pairwise(path)]
-    assert laps[3] == 2 * laps[0]  # two rounds after three calm laps
+    assert [used // laps[0] for used in laps[:4]] == [1, 2, 3, 4]  # 1, 1.5, 2.25 and 3.4 rounds
     assert path[5].recovered
-    assert laps[5] == rounds * laps[0]
+    assert laps[5] == laps[0] if shrinks else laps[5] > 2 * laps[0]
+
+
+def test_without_a_budget_laps_stay_as_they_are():
+    path = quickly(merged(), TRAIN, VALIDATION, OBJECTIVES, pruner=Magnitude(), laps=4, final=0, fraction=0.01)
+    laps = {after.task_batches - before.task_batches for before, after in pairwise(path)}
+    assert len(laps) == 1
 
 
 def test_a_neuron_that_could_not_be_spared_lets_others_go_first(monkeypatch):
@@ -386,6 +390,7 @@ def test_rounds_are_not_halved_because_a_merge_needed_long_training(monkeypatch)
     together_first(monkeypatch)
     _, path = prune_within(0.05, reference=FINE, laps=2, rounds=2)
     rounds = path[2].task_batches - path[1].task_batches
+    scripted_metrics(monkeypatch, [over, over, {**FINE, "shape": 0.6}, FINE])
     _, shortened = prune_within(0.05, reference=FINE, laps=2, rounds=1)
     assert rounds > shortened[2].task_batches - shortened[1].task_batches
 

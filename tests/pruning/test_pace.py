@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pamerge.pruning.pace import CALM_LAPS, KEPT_BACK, LONGEST_REACH, keep_back, set_off, shorten, slow_down, speed_up
+from pamerge.pruning.pace import CALM_LAPS, KEPT_BACK, LONGEST_REACH, adapt, keep_back, set_off, slow_down, speed_up
 from pamerge.pruning.run_state import Position
 
 
@@ -94,14 +94,40 @@ def test_a_task_that_sets_off_faster_than_that_may_go_on_so(at):
     assert at.reach["A"] == 2 * LONGEST_REACH
 
 
-def test_long_training_halves_the_rounds_down_to_one(at):
-    at.reach = {"A": 4.0, "B": 0.5}
-    for expected in (2.0, 1.0, 1.0):
-        shorten(at, ["A", "B"], 1)
-        assert at.reach == {"A": expected, "B": 0.5}
+def test_a_lap_that_needed_little_training_is_followed_by_a_larger_one(at):
+    at.reach = {"A": 0.25, "B": 0.25}
+    for expected in (0.375, 0.5625, 0.84375, 1.265625):
+        adapt(at, ["A"], 1, 0.05)
+        assert at.reach == {"A": expected, "B": 0.25}
+    for _ in range(9):
+        adapt(at, ["A"], 0, 0.05)
+        adapt(at, ["B"], 1, 0.15)
+    assert at.reach == {"A": LONGEST_REACH, "B": 2.0}
+
+
+def test_a_lap_that_needed_some_training_only_grows_back_to_a_round(at):
+    at.reach = {"A": 0.5, "B": 1.5}
+    for expected in (0.75, 1.0, 1.0):
+        adapt(at, ["A", "B"], 2, 0.05)
+        assert at.reach == {"A": expected, "B": 1.5}
 
 
 def test_the_longer_the_training_the_fewer_the_rounds(at):
-    at.reach = {"A": 8.0, "B": 8.0}
-    shorten(at, ["A"], 2)
-    assert at.reach == {"A": 2.0, "B": 8.0}
+    at.reach = {"A": 32.0, "B": 32.0}
+    for times, expected in ((2, 16.0), (3, 4.0), (2, 4.0), (3, 1.0), (4, 1.0)):
+        adapt(at, ["A"], times, 0.05)
+        assert at.reach == {"A": expected, "B": 32.0}
+
+
+def test_fewer_rounds_than_one_become_no_fewer_however_long_the_training(at):
+    at.reach["A"] = 0.5
+    adapt(at, ["A"], 4, 0.05)
+    assert at.reach["A"] == 0.75
+
+
+def test_where_half_of_the_laps_fail_they_become_smaller_and_where_a_third_fails_larger(at):
+    for task, fails in (("A", (True, False)), ("B", (True, False, False))):
+        at.reach[task] = 0.1
+        for failed in fails * 4:
+            slow_down(at, [task], patience=99) if failed else adapt(at, [task], 1, 0.05)
+    assert at.reach["A"] < 0.1 < at.reach["B"]

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pamerge.pruning.alone import can_learn_alone, could_save_alone
 from pamerge.pruning.averages import forget_averages
 from pamerge.pruning.budget import Budget
-from pamerge.pruning.pace import LARGEST_LAP, keep_back, set_off, shorten, slow_down, speed_up
+from pamerge.pruning.pace import LARGEST_LAP, adapt, keep_back, set_off, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
 from pamerge.pruning.ranking import cost_parts, expected_flops, sharers, sharing_most, subgraph_cost
 from pamerge.pruning.removal import Removal
@@ -143,8 +143,8 @@ class Loop:
                 at.alone = [task for task in at.active if self._has_use_alone(task)]
         else:
             self._keep()
-            if recoveries > 1 and judged_before:  # what a merge has done says nothing about laps
-                shorten(at, turns, recoveries - 1)
+            if judged_before and self.settings.max_drop is not None:  # what a merge has done says nothing about laps
+                adapt(at, turns, recoveries, self.settings.fraction)
             judged = set(self.tasks) if alone is None else {alone}
             calm = {task: calm for task, calm in self._calm(metrics, turns).items() if task in judged}
             speed_up(at, calm, self.settings.fraction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from pamerge.pruning.run_state import Position
 
@@ -15,6 +15,9 @@ LONGEST_REACH = 4.0
 
 KEPT_BACK = 0.25
 """Nobody is kept back by others to remove less than this share of what a round removes."""
+
+GROWTH = 1.5
+"""A lap is so much larger than one that went well; with halves after failures, three laps of five come to go well."""
 
 CALM_LAPS = 3
 """After so many laps in which a task has half of its budget left or more, its steps become larger."""
@@ -43,6 +46,28 @@ def keep_back(at: Position, task: str, others: Iterable[str]) -> None:
         at.reach |= {other: min(at.reach[other], max(at.reach[task], KEPT_BACK)) for other in others}
 
 
+def adapt(at: Position, tasks: Iterable[str], recoveries: int, fraction: float) -> None:
+    """After a lap that went well, the next one is larger if this one was easy, and smaller if it was hard.
+
+    To train what a lap has harmed takes about as long whatever the lap has removed, so that small laps cost the most.
+    Who had to take small ones after a failure soon tries larger ones again.
+
+    Args:
+        at: where the run is.
+        tasks: whose lap it was.
+        recoveries: how often the network had to be trained to come back.
+        fraction: what a round removes.
+    """
+    longest = _longest(fraction)
+    for task in tasks:
+        reach = at.reach[task]
+        most = longest if recoveries <= 1 else 1.0
+        floor = longest if recoveries <= 2 else 1.0
+        if recoveries > 1:
+            reach = min(reach, max(floor, reach / 2 ** (recoveries - 1)))
+        at.reach[task] = max(reach, min(most, GROWTH * reach))
+
+
 def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:
     """Larger steps for a task that has been calm for some laps, even if it had stopped.
 
@@ -51,7 +76,7 @@ def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:
         calm: for each task that counts in this lap, whether it has half of its budget left or more.
         fraction: what a round removes.
     """
-    longest = min(LONGEST_REACH, max(1.0, (LARGEST_LAP + 1e-9) // fraction))  # whole rounds
+    longest = _longest(fraction)
     for task, is_calm in calm.items():
         at.calm[task] = at.calm.get(task, 0) + 1 if is_calm else 0
         if at.calm[task] >= CALM_LAPS:
@@ -60,6 +85,6 @@ def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:
             at.active = [name for name in at.reach if name == task or name in at.active]
 
 
-def shorten(at: Position, tasks: Collection[str], times: int) -> None:
-    """Half as many rounds, but one at least, for each time more than once that tasks had to be trained to come back."""
-    at.reach |= {task: min(at.reach[task], max(1.0, at.reach[task] / 2**times)) for task in tasks}
+def _longest(fraction: float) -> float:
+    """How many whole rounds a lap has at most by doing well."""
+    return min(LONGEST_REACH, max(1.0, (LARGEST_LAP + 1e-9) // fraction))
