@@ -28,6 +28,7 @@ from study import arguments, say, svg
 import pamerge
 from pamerge.data import Splits
 from pamerge.experiments import Choice, Config, Pretraining, original_networks
+from pamerge.experiments.stages import one_process
 from pamerge.network.files import write_atomically
 from pamerge.pruning.parts import independent_parts
 from pamerge.training.lessons import Remembered
@@ -40,15 +41,16 @@ SCHEMES: dict[str, Any] = {
     "separate": pamerge.Separate(),
     "pam": pamerge.PAM(alpha=0.5, trunk=0.87, zip=2.0, levels=1, steps=10, lr=1e-3),
 }
-BATCH, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 3000, 0.01, 0
+BATCH, EFFORT_PER_TASK, MAX_DROP, SEED = 32, 2000, 0.01, 0
 CONFIG = Config(
     name="growth",
-    data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5, "shares": [0.6, 0.2, 0.2]}),
+    data=Choice("lfw", {"tasks": max(SIZES), "quantile": 0.5, "shares": [0.6, 0.2, 0.2], "mirror": True}),
     network=Choice("vgg16", {"width": 0.125, "fc": 128, "batch_norm": True, "dropout": 0.0}),
     schemes=(),
     pruners=(),
-    pretraining=Pretraining(common_epochs=10, epochs=3, lr=1e-3),
+    pretraining=Pretraining(common_epochs=12, common_lr=2e-3, epochs=2, lr=5e-4),
     batch_size=BATCH,
+    precision="bf16-mixed",
 )
 
 
@@ -150,13 +152,15 @@ def shrink(
         mix=mix,
         effort=EFFORT_PER_TASK * len(part),
         fraction=0.15,
-        rounds=4,
+        rounds=6,
+        together=False,
         recovery=200,
         patience=4,
         lr=3e-3,
         teachers=teachers,
-        distill=0.5,
+        distill=0.9,
         seed=SEED,
+        fabric=one_process(CONFIG.precision),
         progress=False,
     )
 
