@@ -47,10 +47,11 @@ def keep_back(at: Position, task: str, others: Iterable[str]) -> None:
 
 
 def adapt(at: Position, tasks: Iterable[str], recoveries: int, fraction: float) -> None:
-    """After a lap that went well, the next one is larger if this one was easy, and smaller if it was hard.
+    """After a lap that went well, the next one is larger.
 
-    To train what a lap has harmed takes about as long whatever the lap has removed, so that small laps cost the most.
-    Who had to take small ones after a failure soon tries larger ones again.
+    To train what a lap has harmed takes about as long whatever the lap has removed, so that small laps cost the most;
+    only a failure makes them smaller. A lap that set off with more rounds than any comes to have by doing well has
+    fewer after long training.
 
     Args:
         at: where the run is.
@@ -61,11 +62,10 @@ def adapt(at: Position, tasks: Iterable[str], recoveries: int, fraction: float) 
     longest = _longest(fraction)
     for task in tasks:
         reach = at.reach[task]
-        most = longest if recoveries <= 1 else 1.0
-        floor = longest if recoveries <= 2 else 1.0
-        if recoveries > 1:
-            reach = min(reach, max(floor, reach / 2 ** (recoveries - 1)))
-        at.reach[task] = max(reach, min(most, GROWTH * reach))
+        if reach < longest:
+            at.reach[task] = min(longest, GROWTH * reach)
+        else:
+            at.reach[task] = max(longest, reach / 2 ** max(0, recoveries - 1))
 
 
 def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:

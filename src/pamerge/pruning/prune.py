@@ -79,7 +79,7 @@ def prune(
     neurons are shared. The others go on, sparing what finished tasks need. After a lap that failed, each
     task goes on alone for as long as that goes well: only what no other task needs is trained and removed. Tasks that
     have more to themselves than they share begin so, and have a lap together when none can go on. A lap that
-    needed little training is followed by a larger one. If all have failed too often and there is effort left, the
+    went well is followed by a larger one. If all have failed too often and there is effort left, the
     network is trained, and they begin again. A network that is over its budget at entry, as merges may be, gets up to
     15 times ``recovery`` steps after its first lap, or without any removal if that does not suffice.
 
@@ -102,8 +102,8 @@ def prune(
         fraction: The share of the expected cost, and of each subgraph's neurons (with VIB: all closed gates), that a
             round removes at most. What several tasks share loses no more: their turns take so much less each.
         rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures and
-            long recoveries, and, with a budget, more after easy ones. Where much can go, some rounds and a long
-            ``recovery`` take less effort than many short laps, because what is trained is small by then.
+            long recoveries, and, with a budget, more after laps that went well. Where much can go, some rounds and a
+            long ``recovery`` take less effort than many short laps, because what is trained is small by then.
         together: Train all tasks on every batch at once. Otherwise each has batches of its own, one task after the
             other, and those that have the least of their budgets left have more of them. What is shared learns from
             all of them, so that the more is shared, the fewer batches of each task ``steps``, ``recovery`` and
