@@ -30,7 +30,7 @@ ZIPPING = {"steps": 10, "lr": 1e-3}
 SCHEMES: dict[str, dict[str, Any]] = {
     "separate": {},
     "mtz": {**ZIPPING, "share": 1.0},
-    "pam": {**ZIPPING, "zip": 2.0, "trunk": 0.67, "alpha": 1.0},
+    "pam": {**ZIPPING, "zip": 2.0, "trunk": 0.67, "alpha": 0.2},
 }
 CONFIG = replace(EXPERIMENT, name="levers", network=NETWORK, effort=8000)
 
@@ -56,7 +56,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "separate": scheme("separate"),
     "MTZ, all shared": scheme("mtz"),
     "a quarter of all layers exclusive": scheme("pam", trunk=None, alpha=None, exclusive=0.25),
-    "α = 0.5 in all layers": scheme("pam", trunk=None, alpha=0.5),
+    "α = 0.2 in all layers": scheme("pam", trunk=None),
+    "layers behind the trunk apart (α = 1)": scheme("pam", alpha=1.0),
     "no training while zipping": scheme("pam", steps=0),
     'remove = "neuron"': prune(remove="neuron"),
     "importance not per FLOP": prune(per_flop=False),
@@ -64,9 +65,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     'shared = "max"': taylor(shared="max"),
     "balance = 0.5": taylor(balance=0.5),
     "rate of pruning 1e-3": prune(lr=1e-3),
-    "longer laps at first (rounds = 4)": prune(rounds=4),
+    "shorter laps at first (rounds = 2)": prune(rounds=2),
     "shorter recoveries (100 steps)": prune(recovery=100),
     "all tasks on every batch": prune(together=True),
+    "teachers for half of the loss (distill = 0.5)": {**scheme("pam"), "distill": 0.5},
     "no distillation": {**scheme("pam"), "distill": 0.0},
 }
 
