@@ -103,6 +103,12 @@ def test_tasks_that_share_much_go_together_first(monkeypatch):
     assert [lap["alone"] for lap in seen] == [[], [], []]
 
 
+def test_without_a_budget_all_go_together(monkeypatch):
+    seen = watched_laps(monkeypatch)
+    pruned(monkeypatch, [FINE], network=merged(seed=None), laps=3, max_drop=None)
+    assert [lap["alone"] for lap in seen] == [[], [], []]
+
+
 def test_a_task_that_fails_alone_keeps_nobody_back(monkeypatch):
     """Whoever shares with it has lost nothing."""
     laps: list[tuple[list[str], dict[str, float]]] = []

@@ -183,7 +183,12 @@ class Loop:
             at.stopped = f"the network did not come within its budget ({', '.join(over)})"
 
     def _apart(self) -> list[str]:
-        """Tasks that have more to themselves than they share: together, each would have to wait for the other ones."""
+        """Tasks that have more to themselves than they share: together, each would have to wait for the other ones.
+
+        Without a budget nobody has to come back, so that nobody waits.
+        """
+        if self.settings.max_drop is None:
+            return []
         return [
             task
             for task in self.state.at.active
