@@ -2,9 +2,9 @@
 
     python scripts/problem1.py --data FOLDER [--out runs/problem1]   # measures: results/problem1.json
 
-LeNet-5 on Fashion-MNIST canvases as in ``configs/lenet5-fashion.toml``, all of its seeds; the networks that pruning
-begins with: apart, zipped as a whole, and regrouped by PAM. With the ``--out`` of the experiment, what they have in
-common is not done again. ``python scripts/result_tables.py`` makes the table.
+LeNet-5 on Fashion-MNIST canvases as in ``configs/lenet5-fashion-vib.toml``, all of its seeds, but with Taylor; the
+networks that pruning begins with: apart, zipped as a whole, and regrouped by PAM. With the ``--out`` of the experiment,
+what they have in common is not done again. ``python scripts/result_tables.py`` makes the table.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from pamerge.network.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "problem1.json"
-EXPERIMENT = read_config(ROOT / "configs" / "lenet5-fashion.toml")
+EXPERIMENT = read_config(ROOT / "configs" / "lenet5-fashion-vib.toml")
 CONFIG = replace(
     EXPERIMENT,
     name="problem1",
     schemes=tuple(
         Choice(choice.name, {**choice.tries()[0].options, "label": choice.name}) for choice in EXPERIMENT.schemes
     ),
+    pruners=(Choice("taylor", {"balance": 0.65}),),
     problem1=Problem1(task="B", laps=10, fraction=0.1),
 )
 
