@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from pamerge.pruning.pace import CALM_LAPS, KEPT_BACK, LONGEST_REACH, grow, keep_back, set_off, slow_down, speed_up
+from pamerge.pruning.pace import CALM_LAPS, KEPT_BACK, LONGEST_REACH, adapt, keep_back, set_off, slow_down, speed_up
 from pamerge.pruning.run_state import Position
 
 
@@ -94,29 +94,28 @@ def test_a_task_that_sets_off_faster_than_that_may_go_on_so(at):
     assert at.reach["A"] == 2 * LONGEST_REACH
 
 
-def test_a_lap_that_went_well_is_followed_by_a_larger_one(at):
+@pytest.mark.parametrize("recoveries", [0, 1, 4])
+def test_a_lap_that_went_well_is_followed_by_a_larger_one(at, recoveries):
     at.reach = {"A": 0.25, "B": 0.25}
     for expected in (0.375, 0.5625, 0.84375, 1.265625):
-        grow(at, ["A"], 0.05, rounds=1)
+        adapt(at, ["A"], recoveries, 0.05)
         assert at.reach == {"A": expected, "B": 0.25}
     for _ in range(9):
-        grow(at, ["A"], 0.05, rounds=1)
-        grow(at, ["B"], 0.15, rounds=1)
+        adapt(at, ["A"], recoveries, 0.05)
+        adapt(at, ["B"], recoveries, 0.15)
     assert at.reach == {"A": LONGEST_REACH, "B": 2.0}
 
 
-def test_laps_grow_to_as_many_rounds_as_the_first_one_had(at):
-    at.reach = {"A": 3.0, "B": 8.0}
-    for expected in (4.5, 6.0, 6.0):
-        grow(at, ["A"], 0.15, rounds=6)
-        assert at.reach == {"A": expected, "B": 8.0}
-    grow(at, ["B"], 0.15, rounds=6)
-    assert at.reach["B"] == 8.0  # never smaller
+def test_who_sets_off_fast_has_fewer_rounds_after_long_training(at):
+    at.reach = {"A": 32.0, "B": 32.0}
+    for times, expected in ((0, 32.0), (1, 32.0), (2, 16.0), (3, LONGEST_REACH), (4, LONGEST_REACH)):
+        adapt(at, ["A"], times, 0.05)
+        assert at.reach == {"A": expected, "B": 32.0}
 
 
 def test_where_half_of_the_laps_fail_they_become_smaller_and_where_a_third_fails_larger(at):
     for task, fails in (("A", (True, False)), ("B", (True, False, False))):
         at.reach[task] = 0.1
         for failed in fails * 4:
-            slow_down(at, [task], patience=99) if failed else grow(at, [task], 0.05, rounds=1)
+            slow_down(at, [task], patience=99) if failed else adapt(at, [task], 1, 0.05)
     assert at.reach["A"] < 0.1 < at.reach["B"]

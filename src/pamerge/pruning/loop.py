@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pamerge.pruning.alone import can_learn_alone, could_save_alone
 from pamerge.pruning.averages import forget_averages
 from pamerge.pruning.budget import Budget
-from pamerge.pruning.pace import LARGEST_LAP, grow, keep_back, set_off, slow_down, speed_up
+from pamerge.pruning.pace import LARGEST_LAP, adapt, keep_back, set_off, slow_down, speed_up
 from pamerge.pruning.path import PruningPath, PruningStep, expected_laps
 from pamerge.pruning.ranking import cost_parts, expected_flops, sharers, sharing_most, subgraph_cost
 from pamerge.pruning.removal import Removal
@@ -144,7 +144,7 @@ class Loop:
         else:
             self._keep()
             if judged_before and self.settings.max_drop is not None:  # what a merge has done says nothing about laps
-                grow(at, turns, self.settings.fraction, self.settings.rounds)
+                adapt(at, turns, recoveries, self.settings.fraction)
             judged = set(self.tasks) if alone is None else {alone}
             calm = {task: calm for task, calm in self._calm(metrics, turns).items() if task in judged}
             speed_up(at, calm, self.settings.fraction)

@@ -46,20 +46,26 @@ def keep_back(at: Position, task: str, others: Iterable[str]) -> None:
         at.reach |= {other: min(at.reach[other], max(at.reach[task], KEPT_BACK)) for other in others}
 
 
-def grow(at: Position, tasks: Iterable[str], fraction: float, rounds: int) -> None:
-    """After a lap that went well, the next one is larger, up to as many rounds as the first one had.
+def adapt(at: Position, tasks: Iterable[str], recoveries: int, fraction: float) -> None:
+    """After a lap that went well, the next one is larger.
 
     To train what a lap has harmed takes about as long whatever the lap has removed, so that small laps cost the most;
-    only a failure makes them smaller.
+    only a failure makes them smaller. A lap that set off with more rounds than any comes to have by doing well has
+    fewer after long training.
 
     Args:
         at: where the run is.
         tasks: whose lap it was.
+        recoveries: how often the network had to be trained to come back.
         fraction: what a round removes.
-        rounds: of the first lap.
     """
-    most = max(_longest(fraction), float(rounds))
-    at.reach |= {task: max(at.reach[task], min(most, GROWTH * at.reach[task])) for task in tasks}
+    longest = _longest(fraction)
+    for task in tasks:
+        reach = at.reach[task]
+        if reach < longest:
+            at.reach[task] = min(longest, GROWTH * reach)
+        else:
+            at.reach[task] = max(longest, reach / 2 ** max(0, recoveries - 1))
 
 
 def speed_up(at: Position, calm: Mapping[str, bool], fraction: float) -> None:

@@ -101,8 +101,8 @@ def prune(
         target: Stop when the expected cost under the mix is at most this many FLOPs.
         fraction: The share of the expected cost, and of each subgraph's neurons (with VIB: all closed gates), that a
             round removes at most. What several tasks share loses no more: their turns take so much less each.
-        rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures
-            and, with a budget, more after laps that went well. Where much can go, some rounds and a
+        rounds: How often every task has its turn in the first lap; later laps have fewer rounds after failures and
+            long recoveries, and, with a budget, more after laps that went well. Where much can go, some rounds and a
             long ``recovery`` take less effort than many short laps, because what is trained is small by then.
         together: Train all tasks on every batch at once. Otherwise each has batches of its own, one task after the
             other, and those that have the least of their budgets left have more of them. What is shared learns from
