@@ -151,8 +151,8 @@ def test_the_penalty_of_a_pruner_counts_once_for_all_tasks(monkeypatch, together
 
     def watched(self, turn):
         found = penalty(self, turn)
-        counted[turn] += float(found)
-        whole[turn] += float(self.state.session.penalty(turn)) / (1 if together else 3)
+        counted[turn] += float(found.detach())
+        whole[turn] += float(self.state.session.penalty(turn).detach()) / (1 if together else 3)
         return found
 
     monkeypatch.setattr(Trainer, "_penalty", watched)
